@@ -1,0 +1,44 @@
+"""Import torchvision also where its compiled operators do not match the installed torch.
+
+A CUDA build of torchvision on a CPU build of torch dies on import with ``operator torchvision::nms does not
+exist``, and takes every package that imports it along: torchmetrics, timm, transformers. Nothing in pour calls
+those operators, so declaring their schemas is enough to let the import through.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import sys
+
+import torch
+
+__all__ = ["torchvision_works"]
+
+_SCHEMAS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+_kept_alive: list[torch.library.Library] = []
+
+
+@functools.cache
+def torchvision_works() -> bool:
+    """Import torchvision, mending the import if it fails for want of operators; say whether it is usable."""
+    if importlib.util.find_spec("torchvision") is None:
+        return False
+    try:
+        importlib.import_module("torchvision")
+    except (RuntimeError, ImportError) as error:
+        if "torchvision::" not in str(error):
+            return False
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for schema in _SCHEMAS:
+            if not hasattr(torch.ops.torchvision, schema.partition("(")[0]):
+                library.define(schema)
+        _kept_alive.append(library)
+        importlib.import_module("torchvision")
+    return True
