@@ -1,0 +1,99 @@
+"""Angles between rows: how close class means or a head's rows come to a simplex."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pour.errors import UsageError
+from pour.geometry._inputs import as_samples
+
+__all__ = ["AngleStatistics", "angle_statistics", "pairwise_angles", "random_centered_rows"]
+
+# A row this much shorter than the longest is what rounding leaves of a zero row; its direction means nothing.
+_ZERO_ROW = 1e-6
+
+
+@dataclass(frozen=True)
+class AngleStatistics:
+    """Mean and spread of the pairwise angles of rows, in degrees."""
+
+    mean: float
+    """Mean angle. On its own it proves nothing: see :func:`angle_statistics`."""
+    std: float
+    """Standard deviation over the pairs; 0 for a simplex ETF."""
+    ideal: float
+    """The angle of a simplex of as many rows, arccos(-1/(C-1))."""
+    deviation: float
+    """Mean absolute difference from the ideal angle; 0 for a simplex ETF alone."""
+
+
+def pairwise_angles(rows: Tensor) -> Tensor:
+    """Give the angles between all pairs of ``(C, d)`` rows in degrees, ``(C (C - 1) / 2,)`` in float64.
+
+    A zero row, or one a million times shorter than the longest, has no direction: its pairs are NaN.
+
+    Example:
+        >>> import torch
+        >>> from pour.geometry import pairwise_angles
+        >>> pairwise_angles(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]]))
+        tensor([ 90., 180.,  90.], dtype=torch.float64)
+    """
+    rows = as_samples(rows, "rows")
+    if len(rows) < 2:
+        raise UsageError("rows holds a single row; an angle needs two.")
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    unit = torch.where(norms > _ZERO_ROW * norms.max(), rows / norms, torch.nan)
+    cosines = unit @ unit.T
+    first, second = torch.triu_indices(len(rows), len(rows), offset=1, device=rows.device)
+    return torch.rad2deg(torch.arccos(cosines[first, second].clamp(-1, 1)))
+
+
+def angle_statistics(rows: Tensor) -> AngleStatistics:
+    """Compare the pairwise angles of ``(C, d)`` rows with those of a simplex of C classes.
+
+    Rows without a direction (see :func:`pairwise_angles`) are left out, and not counted in C; with fewer than two
+    others all values are NaN.
+
+    The mean alone is no sign of a simplex: any rows of equal norm that sum to zero have mean cosine exactly -1/(C-1).
+    Read the spread, beside that of :func:`random_centered_rows`.
+
+    Example:
+        >>> from pour.geometry import angle_statistics, simplex_etf
+        >>> round(angle_statistics(simplex_etf(10, 64)).mean, 2)
+        96.38
+    """
+    angles = pairwise_angles(rows)
+    angles = angles[~angles.isnan()]
+    if not len(angles):
+        return AngleStatistics(math.nan, math.nan, math.nan, math.nan)
+    # m directions have m (m - 1) / 2 pairs.
+    count = round((1 + math.sqrt(1 + 8 * len(angles))) / 2)
+    ideal = math.degrees(math.acos(-1 / (count - 1)))
+    return AngleStatistics(
+        mean=float(angles.mean()),
+        std=float(angles.std(correction=0)),
+        ideal=ideal,
+        deviation=float((angles - ideal).abs().mean()),
+    )
+
+
+def random_centered_rows(num_classes: int, dim: int, generator: torch.Generator | None = None) -> Tensor:
+    """Draw ``(C, d)`` Gaussian rows less their mean, float64: the control that angles must beat to show a simplex.
+
+    Example:
+        >>> import torch
+        >>> from pour.geometry import angle_statistics, random_centered_rows
+        >>> rows = random_centered_rows(10, 512, torch.Generator().manual_seed(0))
+        >>> statistics = angle_statistics(rows)
+        >>> round(statistics.mean, 1), statistics.std > 1
+        (96.4, True)
+    """
+    if num_classes < 2 or dim < 1:
+        raise UsageError(f"{num_classes} rows of width {dim} have no angles; ask for at least 2 rows of width 1.")
+    device = generator.device if generator is not None else None
+    rows = torch.randn(num_classes, dim, dtype=torch.float64, device=device, generator=generator)
+    return rows - rows.mean(dim=0)

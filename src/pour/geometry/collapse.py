@@ -1,0 +1,183 @@
+"""Neural Collapse: four measures of how far features and head have become a simplex."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pour.errors import UsageError
+from pour.geometry._inputs import as_labels, as_samples
+from pour.geometry.angles import (
+    AngleStatistics,
+    angle_statistics,
+    pairwise_angles,
+    random_centered_rows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "AngleStatistics",
+    "NeuralCollapse",
+    "angle_statistics",
+    "neural_collapse",
+    "pairwise_angles",
+    "random_centered_rows",
+]
+
+
+@dataclass(frozen=True)
+class NeuralCollapse:
+    """What :func:`neural_collapse` measures. Angles are in degrees; what needs a head is None without one."""
+
+    num_classes: int
+    """The number C of classes that occur in the labels."""
+    num_samples: int
+    """The number of feature rows."""
+    nc1: float
+    """Within-class against between-class variation, tr(S_W S_B^+) / C; 0 when collapsed, infinite if all means are equal."""
+    nc2_norm_spread: float
+    """Standard deviation over mean of the centred class means' norms; 0 when collapsed."""
+    nc2_angle_mean: float
+    """Mean angle between centred class means; close to the ideal for almost any means, so no evidence on its own."""
+    nc2_angle_std: float
+    """Standard deviation of those angles; 0 when collapsed. Compare it with ``random_angle_std``."""
+    nc2_ideal_angle: float
+    """The angle of a simplex, arccos(-1/(C-1))."""
+    nc2_angle_deviation: float
+    """Mean absolute difference of those angles from the ideal one; 0 when collapsed."""
+    random_angle_std: float
+    """The standard deviation of the angles of random centred rows of the same number and width."""
+    nc3: float | None = None
+    """Frobenius distance of the head and the centred means, each divided by its Frobenius norm; 0 to 2."""
+    nc4: float | None = None
+    """Share of samples that the head and the nearest class mean put in the same class; 1 when collapsed."""
+    weight_angle_mean: float | None = None
+    """Mean angle between the head's rows, as in the paper's figure."""
+    weight_angle_std: float | None = None
+    """Standard deviation of the angles between the head's rows."""
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Give the measures by name."""
+        return asdict(self)
+
+
+def neural_collapse(
+    features: Tensor, labels: Tensor, weight: Tensor | None = None, bias: Tensor | None = None
+) -> NeuralCollapse:
+    r"""Measure NC1 to NC4 (Papyan, Han and Donoho, 2020) on features, in float64.
+
+    With class means :math:`\mu_c`, their mean :math:`\mu` and the centred means :math:`m_c = \mu_c - \mu`,
+
+    .. math::
+        S_W = \tfrac1n \sum_i (z_i - \mu_{y_i})(z_i - \mu_{y_i})^\top, \qquad
+        S_B = \tfrac1C \sum_c m_c m_c^\top, \qquad
+        \mathrm{NC1} = \tfrac1C \operatorname{tr}(S_W S_B^+).
+
+    Classes are those that occur in ``labels``: a class without samples takes no part, nor does its row of the head.
+    :class:`NeuralCollapseMetric` computes the same from batches.
+
+    Args:
+        features: ``(n, d)``, what the head sees.
+        labels: ``(n,)`` class indices.
+        weight: ``(C, d)`` of the head, row c for class c; without it NC3 and NC4 are left out.
+        bias: ``(C,)`` of the head.
+
+    Example:
+        >>> import torch
+        >>> from pour.geometry import neural_collapse, simplex_etf
+        >>> means = simplex_etf(4, 16)
+        >>> labels = torch.arange(4).repeat(8)
+        >>> collapsed = neural_collapse(means[labels], labels, weight=3 * means)
+        >>> round(collapsed.nc1, 6), round(collapsed.nc2_angle_std, 3), round(collapsed.nc3, 5), collapsed.nc4
+        (0.0, 0.0, 0.0, 1.0)
+    """
+    rows = as_samples(features, "features")
+    flat = as_labels(labels, rows)
+    seen, index, counts = torch.unique(flat, return_inverse=True, return_counts=True)
+    head, offset = seen_head(weight, bias, seen, rows.shape[1])
+    means = rows.new_zeros(len(seen), rows.shape[1]).index_add_(0, index, rows) / counts.unsqueeze(1)
+
+    within = rows - means[index]
+    measures = collapse_measures(means, head, lambda axes: (within @ axes.T).square().mean(dim=0))
+    agreement = None if head is None else float(agreements(rows, means, head, offset).double().mean())
+    return NeuralCollapse(num_samples=len(rows), nc4=agreement, **measures)  # type: ignore[arg-type]
+
+
+def seen_head(
+    weight: Tensor | None, bias: Tensor | None, seen: Tensor, width: int
+) -> tuple[Tensor | None, Tensor | None]:
+    """Check the head and keep its rows for the classes seen, in float64."""
+    if int(seen.min()) < 0:
+        raise UsageError(f"labels hold {int(seen.min())}; count classes from 0.")
+    if len(seen) < 2:
+        raise UsageError(f"labels hold class {int(seen[0])} only; Neural Collapse compares at least two classes.")
+    if weight is None:
+        if bias is not None:
+            raise UsageError("bias was given without weight; pass the head's weight too.")
+        return None, None
+    rows = as_samples(weight, "weight").to(seen.device)
+    if rows.shape[1] != width:
+        raise UsageError(f"weight has width {rows.shape[1]}, the features have {width}; they must be the head's input.")
+    if int(seen.max()) >= len(rows):
+        raise UsageError(f"labels hold class {int(seen.max())}, but weight has {len(rows)} rows only.")
+    if bias is None:
+        return rows[seen], None
+    if bias.shape != rows.shape[:1]:
+        raise UsageError(f"bias has shape {tuple(bias.shape)}; expected ({len(rows)},), one value to a row of weight.")
+    return rows[seen], bias.detach().to(rows)[seen]
+
+
+def collapse_measures(
+    means: Tensor, head: Tensor | None, variance_along: Callable[[Tensor], Tensor]
+) -> dict[str, float | int | None]:
+    """Compute NC1 to NC3 from class means and the within-class variance along given unit axes.
+
+    S_B^+ lives in the span of the centred means, at most C - 1 dimensions: with M = U diag(s) V^T its eigenvalues there
+    are C / s^2, so tr(S_W S_B^+) = sum_k (C / s_k^2) v_k^T S_W v_k needs the variance along C - 1 axes only, and no
+    d x d inverse.
+    """
+    num_classes, width = means.shape
+    centered = means - means.mean(dim=0)
+    _, values, axes = torch.linalg.svd(centered, full_matrices=False)
+    # Centred rows sum to zero, so a C-th singular value is rounding; so is one that is tiny against the means.
+    floor = max(centered.shape) * torch.finfo(means.dtype).eps * float(means.norm())
+    kept = values[: num_classes - 1] > floor
+    values, axes = values[: num_classes - 1][kept], axes[: num_classes - 1][kept]
+    if not len(values):
+        # No two means differ: there is no between-class variation, and no direction to speak of.
+        centered = torch.zeros_like(centered)
+    nc1 = float((variance_along(axes).clamp(min=0) / values.square()).sum()) if len(values) else math.inf
+
+    norms = torch.linalg.vector_norm(centered, dim=1)
+    angles = angle_statistics(centered)
+    control = random_centered_rows(num_classes, width, torch.Generator().manual_seed(0))
+    measures: dict[str, float | int | None] = {
+        "num_classes": num_classes,
+        "nc1": nc1,
+        "nc2_norm_spread": float(norms.std(correction=0) / norms.mean()),
+        "nc2_angle_mean": angles.mean,
+        "nc2_angle_std": angles.std,
+        "nc2_ideal_angle": angles.ideal,
+        "nc2_angle_deviation": angles.deviation,
+        "random_angle_std": angle_statistics(control).std,
+    }
+    if head is not None:
+        weight_angles = angle_statistics(head)
+        measures["nc3"] = float((head / head.norm() - centered / centered.norm()).norm())
+        measures["weight_angle_mean"] = weight_angles.mean
+        measures["weight_angle_std"] = weight_angles.std
+    return measures
+
+
+def agreements(rows: Tensor, means: Tensor, head: Tensor, bias: Tensor | None) -> Tensor:
+    """Say for each row whether the head's class is the one of the nearest mean, ``(n,)`` booleans."""
+    scores = rows @ head.T if bias is None else rows @ head.T + bias
+    # |z - mu|^2 / 2 less |z|^2 / 2, which is the same for all classes.
+    nearest = (means.square().sum(dim=1) / 2 - rows @ means.T).argmin(dim=1)
+    return scores.argmax(dim=1) == nearest

@@ -1,0 +1,174 @@
+"""The projector: features without their component along given directions."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from pour.errors import UsageError
+from pour.geometry._inputs import as_double
+
+__all__ = ["Projector"]
+
+
+class Projector(nn.Module):
+    r"""Remove from features everything that lies in the span of an orthonormal basis.
+
+    For a basis Q of k orthonormal rows the projector is :math:`P = I - Q^\top Q`, and
+
+    .. math:: P z = z - Q^\top (Q z),
+
+    taken in the cheap order: the d x d matrix is formed only by :attr:`P`. With one row, Q = v_u, this is the paper's
+    :math:`P = I - v_u v_u^\top`. On a simplex ETF of C classes, removing k <= C - 2 vertices and normalising leaves a
+    simplex ETF of the other C - k, and all retained scores of a sample shift by the same number.
+
+    The forgotten class's features go to the origin only as its spread vanishes: scores of a head with norm kappa are of
+    the size kappa * sigma, so that predictions become uniform as kappa * sigma -> 0, not as kappa grows on its own.
+
+    Args:
+        basis: ``(k, d)`` orthonormal rows, 1 <= k < d. For directions of any scale and angle, use
+            :meth:`from_directions`.
+
+    Shape:
+        ``(..., d)`` to ``(..., d)``; with ``dim`` the features may lie along any dimension, as in ``(N, d, H, W)``.
+
+    Example:
+        >>> import torch
+        >>> from pour.geometry import Projector
+        >>> forget = Projector.from_directions(torch.tensor([3.0, 0.0, 0.0]))
+        >>> forget(torch.tensor([[5.0, 1.0, 2.0]]))
+        tensor([[0., 1., 2.]])
+    """
+
+    basis: Tensor
+
+    def __init__(self, basis: Tensor) -> None:
+        super().__init__()
+        basis = _checked_rows(basis, "basis")
+        rank, width = basis.shape
+        if rank >= width:
+            raise UsageError(f"A basis of {rank} rows spans all {width} dimensions; nothing would be left.")
+        gram = as_double(basis) @ as_double(basis).T
+        error = float((gram - torch.eye(rank, dtype=gram.dtype, device=gram.device)).abs().max())
+        if error > 8 * torch.finfo(basis.dtype).eps ** 0.5:
+            raise UsageError(
+                f"The rows of basis are not orthonormal (off by {error:.2g}); use Projector.from_directions."
+            )
+        self.register_buffer("basis", basis.detach().clone())
+
+    @classmethod
+    def from_directions(cls, directions: Tensor, *, rtol: float | None = None) -> Projector:
+        """Make the projector that removes the span of ``directions``.
+
+        The rows may have any scale and may repeat or depend on each other: each is normalised, and the rank is the
+        number of singular values (in float64) above ``rtol`` times the largest.
+
+        Args:
+            directions: ``(k, d)``, or ``(d,)`` for one direction; the result has its dtype and device.
+            rtol: the tolerance of the rank, by default ``max(k, d) * eps`` of the dtype of ``directions``, at most
+            1e-2.
+
+        Raises:
+            UsageError: for zero or non-finite rows, and for directions that span the whole space.
+        """
+        rows = _checked_rows(directions.unsqueeze(0) if directions.ndim == 1 else directions, "directions")
+        if rtol is None:
+            rtol = min(max(rows.shape) * torch.finfo(rows.dtype).eps, 1e-2)
+        if not 0 <= rtol < 1:
+            raise UsageError(f"rtol is {rtol}; expected a number in [0, 1).")
+
+        double = as_double(rows).cpu()
+        # Dividing by the largest entry first keeps the norms of very long or very short rows from overflowing.
+        double = double / double.abs().amax(dim=1, keepdim=True)
+        double = double / torch.linalg.vector_norm(double, dim=1, keepdim=True)
+        _, values, right = torch.linalg.svd(double, full_matrices=False)
+        basis = right[values > rtol * values[0]]
+        if len(basis) == rows.shape[1]:
+            raise UsageError(
+                f"The {len(rows)} directions span all {rows.shape[1]} dimensions; nothing would be left. "
+                "Remove fewer directions."
+            )
+        return cls(basis.to(dtype=rows.dtype, device=rows.device))
+
+    def forward(self, features: Tensor, *, dim: int = -1) -> Tensor:
+        """Project ``features``, whose dimension ``dim`` has the size d; keep their dtype, device and shape."""
+        if not features.is_floating_point():
+            raise UsageError(f"features have dtype {features.dtype}; convert them to a floating-point dtype.")
+        if not -features.ndim <= dim < features.ndim:
+            raise UsageError(f"features of {features.ndim} dimensions have no dimension {dim}.")
+        if features.shape[dim] != self.num_features:
+            raise UsageError(
+                f"features have width {features.shape[dim]} in dimension {dim}, the projector was made for "
+                f"{self.num_features}; pass features of that width, or another dim."
+            )
+        basis = self.basis.to(dtype=features.dtype, device=features.device)
+        # (z Q^T) Q costs 2 k d a row; Q^T Q first would cost d^2 and a d x d matrix.
+        removed = (features.movedim(dim, -1) @ basis.T @ basis).movedim(-1, dim)
+        # Under autocast the product comes in lower precision than the features.
+        return features - removed.to(features.dtype)
+
+    def fold(self, weight: Tensor) -> Tensor:
+        """Give ``W P = W - (W Q^T) Q`` for a head's ``(C, d)`` weight, so that ``(W P) z = W (P z)``.
+
+        Half-precision weights are projected in float32 and rounded once.
+        """
+        if weight.ndim != 2:
+            raise UsageError(f"weight has shape {tuple(weight.shape)}; expected (classes, {self.num_features}).")
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        folded: Tensor = self(weight.to(wide))
+        return folded.to(weight.dtype)
+
+    def then(self, later: Projector) -> Projector:
+        """Give the one projector that removes what this one and a ``later`` one remove.
+
+        Its rank is that of both spans together, and the order does not matter.
+        """
+        if later.num_features != self.num_features:
+            raise UsageError(
+                f"A projector of width {self.num_features} cannot be followed by one of width {later.num_features}."
+            )
+        dtype = torch.promote_types(self.basis.dtype, later.basis.dtype)
+        both = [self.basis.to(dtype), later.basis.to(dtype=dtype, device=self.basis.device)]
+        return Projector.from_directions(torch.cat(both))
+
+    @property
+    def P(self) -> Tensor:  # noqa: N802
+        """The d x d matrix ``I - Q^T Q``, formed at each call."""
+        identity = torch.eye(self.num_features, dtype=self.basis.dtype, device=self.basis.device)
+        return identity - self.basis.T @ self.basis
+
+    @property
+    def rank(self) -> int:
+        """The number k of dimensions that are removed."""
+        return self.basis.shape[0]
+
+    @property
+    def num_features(self) -> int:
+        """The width d of the features."""
+        return self.basis.shape[1]
+
+    @property
+    def dim(self) -> int:
+        """The width d of the features; the same as :attr:`num_features`."""
+        return self.num_features
+
+    def extra_repr(self) -> str:
+        """Say what is removed from what."""
+        return f"num_features={self.num_features}, rank={self.rank}"
+
+
+def _checked_rows(rows: Tensor, name: str) -> Tensor:
+    """Refuse anything but a ``(k, d)`` matrix of finite, non-zero floating-point rows."""
+    if not rows.is_floating_point():
+        raise UsageError(f"{name} has dtype {rows.dtype}; convert it to a floating-point dtype.")
+    if rows.ndim != 2 or 0 in rows.shape:
+        raise UsageError(f"{name} has shape {tuple(rows.shape)}; expected (k, d) with at least one row.")
+    if not bool(torch.isfinite(rows).all()):
+        raise UsageError(f"{name} holds NaN or infinite values; a direction must be finite.")
+    zero = (rows == 0).all(dim=1).nonzero().flatten()
+    if len(zero):
+        listed = ", ".join(str(row) for row in cast("list[int]", zero.tolist()))
+        raise UsageError(f"{name} is zero in row {listed}; a direction must have a length.")
+    return rows
