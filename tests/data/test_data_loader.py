@@ -89,14 +89,11 @@ def test_batches_are_channels_last_bytes():
     assert np.array_equal(x.permute(0, 2, 3, 1).numpy(), images[:4])
 
 
-def test_a_stream_has_full_batches_only_and_goes_round():
+def test_a_batch_is_never_larger_than_the_split():
     images, labels = make(count=10)
-    loader = DeviceLoader(images, labels, batch_size=4, device="cpu", shuffle=True)
-    got = [len(y) for _, y in loader.stream(7)]
-    assert got == [4] * 7
-    small = DeviceLoader(images, labels, batch_size=512, device="cpu")
-    assert small.batch_size == 10
-    assert [len(y) for _, y in small.stream(3)] == [10] * 3
+    loader = DeviceLoader(images, labels, batch_size=512, device="cpu", drop_last=True)
+    assert loader.batch_size == 10
+    assert [len(y) for _, y in loader] == [10]
 
 
 def test_drop_last():

@@ -114,18 +114,6 @@ class DeviceLoader:
             images, labels = self._chunk(order[piece], None if moves is None else moves[piece])
             yield from zip(torch.split(images, self._batch_size), torch.split(labels, self._batch_size), strict=True)
 
-    def stream(self, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Exactly ``steps`` full batches, epoch after epoch, none of them short."""
-        done, epoch = 0, 0
-        while done < steps:
-            for images, labels in self.epoch(epoch):
-                if len(labels) == self._batch_size:
-                    yield images, labels
-                    done += 1
-                    if done == steps:
-                        return
-            epoch += 1
-
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor | None]:
         generator = torch.Generator().manual_seed(int(np.random.SeedSequence([self._seed, epoch]).generate_state(1)[0]))
         count = self.num_images

@@ -1,0 +1,74 @@
+"""One progress bar for all long work: a bar on a terminal, a line now and then in a pipe, nothing when asked."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["ProgressBar"]
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class ProgressBar:
+    """Shows how far work has come, on standard error.
+
+    Args:
+        total: units of work.
+        description: what is being done.
+        enabled: False shows nothing.
+
+    Example:
+        >>> with ProgressBar(2, "counting", enabled=False) as bar:
+        ...     bar.update(1, note="half")
+    """
+
+    def __init__(self, total: int, description: str, *, enabled: bool = True) -> None:
+        self._total = total
+        self._description = description
+        self._enabled = enabled
+        self._started = self._last_line = time.monotonic()
+        self._bar: Progress | None = None
+        if enabled and sys.stderr.isatty():
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task(description, total=total, note="")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, done: int, *, note: str = "") -> None:
+        """Say that ``done`` of the total is finished, with a short note such as the loss."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, note=note)
+        elif self._enabled and time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            elapsed = self._last_line - self._started
+            left = elapsed / done * (self._total - done) if done else float("inf")
+            line = f"{self._description} {done}/{self._total} {note} {elapsed:.0f} s, {left:.0f} s left"
+            print(" ".join(line.split()), file=sys.stderr, flush=True)

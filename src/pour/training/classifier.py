@@ -1,0 +1,139 @@
+"""Training and retraining a classifier on a named dataset, and describing what came out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from pour.data.augment import Augment
+from pour.data.loader import DeviceLoader
+from pour.data.splits import Splits
+from pour.geometry.collapse import neural_collapse
+from pour.models.head import find_head
+from pour.models.history import set_class_names
+from pour.models.registry import build_model
+from pour.models.tap import extract_features
+from pour.training.loop import TrainingLog, fit
+from pour.training.resume import ResumeFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import nn
+
+    from pour.data.dataset import ImageDataset, ImageSplit
+    from pour.models.classes import ClassRequest
+    from pour.training.recipes import Recipe
+    from pour.training.run import Run
+
+__all__ = ["describe_classifier", "evaluation_loader", "train_classifier"]
+
+_EVALUATION_BATCH = 1000
+
+
+def train_classifier(
+    dataset: ImageDataset,
+    recipe: Recipe,
+    run: Run,
+    *,
+    arch: str = "resnet18",
+    without: ClassRequest = (),
+    weights: Path | None = None,
+    resume: Path | None = None,
+    resume_seconds: float = 20.0,
+) -> tuple[nn.Module, TrainingLog]:
+    """Train ``arch`` on a dataset from scratch (or from ``weights``); with ``without``, the retrained reference.
+
+    The head keeps a score for every class of the dataset, the left-out ones included.
+
+    Args:
+        dataset: what to train on.
+        recipe: how.
+        run: seed, device, precision, progress.
+        arch: a name from :func:`pour.list_models`.
+        without: classes whose images are left out, by name or index.
+        weights: a file to start from.
+        resume: where to keep the state of an unfinished run; the same call goes on from there.
+        resume_seconds: how often, at most, that state is written.
+    """
+    split = _training_split(dataset, without)
+    height, _, channels = dataset.image_shape
+    with run.seeded():
+        model = build_model(arch, dataset.num_classes, in_channels=channels, image_size=height, weights=weights)
+    set_class_names(model, dataset.classes)
+    augment = Augment.for_images(height, flip=dataset.info.mirrors) if recipe.augment else None
+    loader = DeviceLoader(
+        split.images,
+        split.labels,
+        batch_size=recipe.batch_size,
+        device=run.torch_device,
+        seed=run.seed,
+        shuffle=True,
+        augment=augment,
+        drop_last=True,
+    )
+    file = None
+    if resume is not None:
+        identity = {
+            "arch": arch,
+            "data": _digest(split),
+            "recipe": asdict(recipe),
+            "seed": run.seed,
+            "precision": run.precision,
+            "weights": None if weights is None else hashlib.sha256(weights.read_bytes()).hexdigest(),
+        }
+        file = ResumeFile(path=resume, fingerprint=json.dumps(identity, sort_keys=True), seconds=resume_seconds)
+    log = fit(model, loader, recipe, run, resume=file, description=f"training {arch} on {dataset.name}")
+    return model, log
+
+
+def evaluation_loader(split: ImageSplit, run: Run) -> DeviceLoader:
+    """The images of a split in their order, un-augmented."""
+    return DeviceLoader(split.images, split.labels, batch_size=_EVALUATION_BATCH, device=run.torch_device)
+
+
+def describe_classifier(
+    model: nn.Module, dataset: ImageDataset, run: Run, *, without: ClassRequest = ()
+) -> dict[str, Any]:
+    """Accuracies on every split and Neural Collapse on the training images, ready for JSON.
+
+    Images of classes that were left out of training count under ``forgotten`` and are absent from the rest.
+    """
+    forgotten = _resolve(dataset, without)
+    accuracy: dict[str, float] = {}
+    collapse: dict[str, float | None] = {}
+    for name, split in dataset.splits.items():
+        seen = extract_features(model, evaluation_loader(split, run), device=run.torch_device)
+        right = seen.scores.argmax(dim=1) == seen.labels
+        left_out = torch.isin(seen.labels, torch.tensor(forgotten, device=seen.labels.device))
+        accuracy[name] = right[~left_out].double().mean().item()
+        if forgotten:
+            accuracy[f"{name}_forgotten"] = right[left_out].double().mean().item()
+        if name == "train":
+            head = find_head(model)
+            kept = ~left_out
+            weight = head.weight.to(seen.features.device)
+            bias = None if head.bias is None else head.bias.to(weight.device)
+            collapse = neural_collapse(seen.features[kept], seen.labels[kept], weight, bias).to_dict()
+    return {"accuracy": accuracy, "neural_collapse": collapse}
+
+
+def _resolve(dataset: ImageDataset, without: ClassRequest) -> tuple[int, ...]:
+    return Splits.of(dataset, without).forgotten if without not in ((), []) else ()
+
+
+def _training_split(dataset: ImageDataset, without: ClassRequest) -> ImageSplit:
+    if without in ((), []):
+        return dataset.splits["train"]
+    return Splits.of(dataset, without).retain_train
+
+
+def _digest(split: ImageSplit) -> str:
+    total = hashlib.blake2b(np.ascontiguousarray(split.images), digest_size=16)
+    total.update(np.ascontiguousarray(split.labels))
+    return total.hexdigest()

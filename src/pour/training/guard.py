@@ -1,0 +1,48 @@
+"""Stops an optimisation that has run away, and says where."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pour.errors import DivergenceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["DivergenceGuard"]
+
+_FIRST_STEPS = 5
+_EXPLOSION = 100.0
+
+
+class DivergenceGuard:
+    """Raises when a loss is not finite, or a hundred times larger than the largest of the first five.
+
+    The sign is ignored, so that an ascent, whose loss falls without end, is caught as well.
+
+    Example:
+        >>> guard = DivergenceGuard()
+        >>> guard.check([2.3, 2.1], first_step=0, learning_rates=[0.1, 0.1])
+        >>> guard.check([float("nan")], first_step=2, learning_rates=[0.1])
+        Traceback (most recent call last):
+        pour.errors.DivergenceError: The loss became nan at step 2 (learning rate 0.1); use a smaller learning rate.
+    """
+
+    def __init__(self) -> None:
+        self._scale = 1.0
+
+    def check(self, losses: Sequence[float], *, first_step: int, learning_rates: Sequence[float]) -> None:
+        """Look at the losses of the steps from ``first_step`` on."""
+        for step, (loss, rate) in enumerate(zip(losses, learning_rates, strict=True), start=first_step):
+            if not math.isfinite(loss):
+                raise DivergenceError(
+                    f"The loss became {loss} at step {step} (learning rate {rate:.3g}); use a smaller learning rate."
+                )
+            if step < _FIRST_STEPS:
+                self._scale = max(self._scale, abs(loss))
+            elif abs(loss) > _EXPLOSION * self._scale:
+                raise DivergenceError(
+                    f"The loss exploded to {loss:.3g} at step {step} (learning rate {rate:.3g}); "
+                    "use a smaller learning rate."
+                )

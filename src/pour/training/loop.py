@@ -1,0 +1,253 @@
+"""The one loop that training, retraining and every iterative method share."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pour._progress import ProgressBar
+from pour.errors import UsageError
+from pour.models.output import scores_of
+from pour.models.tap import to_unit
+from pour.training.guard import DivergenceGuard
+from pour.training.schedule import learning_rate
+from pour.training.step import TrainingStep, make_optimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pour.training.recipes import Recipe
+    from pour.training.resume import ResumeFile
+    from pour.training.run import Run
+
+__all__ = ["BatchNormMode", "Epochs", "TrainingLog", "classification_loss", "fit", "set_training_mode"]
+
+BatchNormMode = Literal["train", "frozen"]
+# Reading a loss makes the host wait for the GPU, so losses are read and judged in groups.
+_STEPS_BETWEEN_READS = 50
+# Compilation takes about twenty seconds; below this many images it does not pay.
+_IMAGES_WORTH_COMPILING = 1_000_000
+
+
+class Epochs(Protocol):
+    """Batches that can be asked for epoch by epoch; a :class:`~pour.data.loader.DeviceLoader` is one."""
+
+    def __len__(self) -> int:
+        """Batches to an epoch."""
+        ...
+
+    def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
+        """The batches of epoch ``number``, the same at every call."""
+        ...
+
+
+@dataclass
+class TrainingLog:
+    """What happened in a run."""
+
+    losses: list[float] = field(default_factory=list)
+    """The loss of every step."""
+    epoch_seconds: list[float] = field(default_factory=list)
+    """The time of every epoch; the first includes compilation."""
+    images: int = 0
+    """Images seen since the last (re)start."""
+    seconds: float = 0.0
+    """Time of the loop, compilation included, over all (re)starts."""
+
+    @property
+    def images_per_second(self) -> float | None:
+        """Training speed after the first epoch, the one that compiles; None for a single epoch."""
+        later = self.epoch_seconds[1:]
+        if not later:
+            return None
+        return self.images / len(self.epoch_seconds) * len(later) / sum(later)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {**asdict(self), "images_per_second": self.images_per_second}
+
+
+def classification_loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of the model's scores; byte images are brought to [0, 1] first."""
+    return F.cross_entropy(scores_of(model(to_unit(images))), labels)
+
+
+def set_training_mode(model: nn.Module, batch_norm: BatchNormMode) -> None:
+    """Put the model in training mode, BatchNorm's running statistics moving or frozen (its affine part trains)."""
+    model.train()
+    if batch_norm == "frozen":
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+
+
+def fit(
+    model: nn.Module,
+    batches: Epochs | Iterable[tuple[Tensor, ...]],
+    recipe: Recipe,
+    run: Run,
+    *,
+    objective: Callable[..., Tensor] = classification_loss,
+    batch_norm: BatchNormMode = "train",
+    compile: bool | None = None,
+    graph: bool | None = None,
+    resume: ResumeFile | None = None,
+    description: str = "training",
+) -> TrainingLog:
+    """Optimise ``model`` in place.
+
+    Only parameters with ``requires_grad`` move. The model ends on the run's device, in evaluation mode.
+
+    Args:
+        model: what to train.
+        batches: a DeviceLoader, or any sized iterable of tuples of tensors such as a DataLoader.
+        recipe: how.
+        run: seed, device, precision, progress.
+        objective: ``objective(model, *batch)`` gives the loss of a batch.
+        batch_norm: let BatchNorm's running statistics move, or freeze them.
+        compile: use ``torch.compile``; by default on a GPU, where the run is long enough to pay for it.
+        graph: capture whole steps as CUDA graphs; by default on a GPU. The objective must then not wait for the GPU.
+        resume: the file that lets a killed run go on.
+        description: what the progress bar says.
+
+    Raises:
+        DivergenceError: the loss became NaN or exploded.
+    """
+    epochs = batches if hasattr(batches, "epoch") else _EpochsOf(batches, run.seed)
+    if not len(epochs):
+        raise UsageError("There are no batches to train on.")
+    device = run.torch_device
+    on_gpu = device.type == "cuda"
+    total = recipe.total_steps(len(epochs))
+    model.to(device=device, memory_format=torch.channels_last)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise UsageError("The model has no parameter that may be trained; set requires_grad on some.")
+    optimizer = make_optimizer(parameters, recipe, device)
+    log = TrainingLog()
+    done = 0
+    if resume is not None and (saved := resume.restore(model, optimizer)) is not None:
+        done = saved["steps"]
+        log.losses, log.epoch_seconds, log.seconds = saved["losses"], [], saved["seconds"]
+
+    if compile is None:
+        images_to_come = (total - done) * getattr(epochs, "batch_size", 0)
+        compile = on_gpu and images_to_come >= _IMAGES_WORTH_COMPILING
+    fabric = run.fabric()
+    wrapped, fabric_optimizer = fabric.setup(torch.compile(model) if compile else model, optimizer)
+    step = TrainingStep(
+        fabric, wrapped, fabric_optimizer, objective, clip=recipe.clip, graph=on_gpu if graph is None else graph
+    )
+    set_training_mode(model, batch_norm)
+    with (
+        run.seeded(),
+        torch.backends.cudnn.flags(enabled=True, benchmark=on_gpu),
+        ProgressBar(total, description, enabled=run.progress) as bar,
+    ):
+        _run_epochs(model, optimizer, epochs, step, recipe, run, log, done, total, bar, resume)
+    optimizer.zero_grad(set_to_none=True)
+    model.eval()
+    if resume is not None:
+        resume.remove()
+    return log
+
+
+def _run_epochs(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    epochs: Epochs,
+    step: TrainingStep,
+    recipe: Recipe,
+    run: Run,
+    log: TrainingLog,
+    done: int,
+    total: int,
+    bar: ProgressBar,
+    resume: ResumeFile | None,
+) -> None:
+    reader = _LossReader(log, recipe, total, run, bar)
+    last_save = started = time.perf_counter()
+    before = log.seconds
+    for number in range(done // len(epochs), -(-total // len(epochs))):
+        epoch_started = time.perf_counter()
+        # Dropout and its like must not depend on where a run was interrupted.
+        torch.manual_seed(int(np.random.SeedSequence([run.seed, number]).generate_state(1)[0]))
+        for batch in epochs.epoch(number):
+            if done == total:
+                break
+            step.set_learning_rate(reader.rate(done))
+            moved = [tensor.to(run.torch_device, non_blocking=True) for tensor in batch]
+            reader.add(step(*moved))
+            log.images += len(moved[0])
+            done += 1
+        reader.read()
+        now = time.perf_counter()
+        log.epoch_seconds.append(now - epoch_started)
+        log.seconds = before + now - started
+        if resume is not None and done < total and now - last_save >= resume.seconds:
+            resume.save(model, optimizer, {"steps": done, "losses": log.losses, "seconds": log.seconds})
+            last_save = time.perf_counter()
+
+
+class _LossReader:
+    """Keeps losses on the device, and brings them to the log, the guard and the progress bar in groups."""
+
+    def __init__(self, log: TrainingLog, recipe: Recipe, total: int, run: Run, bar: ProgressBar) -> None:
+        self._log = log
+        self._recipe = recipe
+        self._total = total
+        self._run = run
+        self._bar = bar
+        self._guard = DivergenceGuard()
+        self._judge(log.losses, first=0)
+        self._group = _STEPS_BETWEEN_READS if run.torch_device.type == "cuda" else 1
+        self._waiting: list[Tensor] = []
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step."""
+        return learning_rate(self._recipe.schedule, self._recipe.lr, step, self._total, warmup=self._recipe.warmup)
+
+    def add(self, loss: Tensor) -> None:
+        """Take the loss of one step."""
+        self._waiting.append(loss.detach().clone())
+        if len(self._waiting) >= self._group:
+            self.read()
+
+    def read(self) -> None:
+        """Bring the waiting losses to the host and judge them."""
+        if not self._waiting:
+            return
+        first = len(self._log.losses)
+        losses = torch.stack(self._waiting).float().tolist()
+        self._waiting.clear()
+        self._judge(losses, first=first)
+        self._log.losses += losses
+        last = first + len(losses) - 1
+        self._bar.update(last + 1, note=f"loss {losses[-1]:.4g}, rate {self.rate(last):.2g}")
+
+    def _judge(self, losses: list[float], *, first: int) -> None:
+        rates = [self.rate(step) for step in range(first, first + len(losses))]
+        self._guard.check(losses, first_step=first, learning_rates=rates)
+
+
+class _EpochsOf:
+    """A user's own DataLoader, reseeded for every epoch so that its order is repeatable."""
+
+    def __init__(self, batches: Iterable[tuple[Tensor, ...]], seed: int) -> None:
+        if not hasattr(batches, "__len__"):
+            raise UsageError("Training needs batches with a length, such as a DataLoader or a list, not a bare iterator.")
+        self._batches = batches
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
+        torch.manual_seed(int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0]))
+        return iter(self._batches)

@@ -1,0 +1,99 @@
+"""Recipes: everything that decides how a network is trained, under one name."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from pour.errors import UsageError
+from pour.training.schedule import Schedule
+
+__all__ = ["RECIPES", "Recipe", "get_recipe"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """How to train.
+
+    Example:
+        >>> Recipe(epochs=2, lr=0.1).batch_size
+        512
+        >>> Recipe(epochs=2, lr=-1)
+        Traceback (most recent call last):
+        pour.errors.UsageError: The learning rate must be above 0, but is -1.
+    """
+
+    name: str = "custom"
+    """How results call it."""
+    epochs: int | None = None
+    """Passes over the training images; give these or ``steps``."""
+    steps: int | None = None
+    """Optimisation steps; give these or ``epochs``."""
+    batch_size: int = 512
+    """Images to a step."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """SGD with Nesterov momentum, or AdamW."""
+    lr: float = 0.4
+    """The highest learning rate of the schedule."""
+    momentum: float = 0.9
+    """Of SGD."""
+    weight_decay: float = 5e-4
+    """Strength of the pull of all trained parameters to zero."""
+    schedule: Schedule = "one-cycle"
+    """How the learning rate moves."""
+    warmup: float = 0.2
+    """The share of the steps in which ``one-cycle`` rises."""
+    clip: float | None = None
+    """The largest allowed norm of the gradient."""
+    augment: bool = True
+    """Random crops and, where the images allow it, flips."""
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise UsageError("A recipe needs either epochs or steps, and not both.")
+        for name, value in (("number of epochs", self.epochs), ("number of steps", self.steps)):
+            if value is not None and value < 1:
+                raise UsageError(f"The {name} must be at least 1, but is {value}.")
+        if self.batch_size < 1:
+            raise UsageError(f"The batch size must be at least 1, but is {self.batch_size}.")
+        if not self.lr > 0:
+            raise UsageError(f"The learning rate must be above 0, but is {self.lr}.")
+        if not 0 <= self.momentum < 1:
+            raise UsageError(f"The momentum must be at least 0 and below 1, but is {self.momentum}.")
+        if self.weight_decay < 0:
+            raise UsageError(f"The weight decay must not be negative, but is {self.weight_decay}.")
+        if self.schedule not in get_args(Schedule):
+            raise UsageError(f"The schedule must be one of {', '.join(get_args(Schedule))}, but is {self.schedule!r}.")
+        if self.optimizer not in ("sgd", "adamw"):
+            raise UsageError(f"The optimizer must be sgd or adamw, but is {self.optimizer!r}.")
+        if not 0 <= self.warmup <= 1:
+            raise UsageError(f"The warm-up is a share of the steps, 0 to 1, but is {self.warmup}.")
+        if self.clip is not None and not self.clip > 0:
+            raise UsageError(f"The gradient clip must be above 0, but is {self.clip}.")
+
+    def total_steps(self, steps_per_epoch: int) -> int:
+        """Optimisation steps of a whole run."""
+        return self.steps if self.steps is not None else (self.epochs or 0) * steps_per_epoch
+
+    def change(self, **changes: Any) -> Recipe:
+        """The same recipe with some fields replaced; the fields that are None stay as they are."""
+        return dataclasses.replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(name="fast", epochs=60),
+        Recipe(name="long", epochs=200),
+        Recipe(name="digits", epochs=30, batch_size=64, lr=0.1, augment=False),
+    )
+}
+"""``fast`` trains a CIFAR network in under a minute, ``long`` for stronger collapse, ``digits`` the demo's network."""
+
+
+def get_recipe(name: str) -> Recipe:
+    """The recipe of that name."""
+    if name not in RECIPES:
+        raise UsageError(f"There is no recipe {name!r}; the recipes are {', '.join(RECIPES)}.")
+    return RECIPES[name]

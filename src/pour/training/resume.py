@@ -1,0 +1,71 @@
+"""Half-finished training on disk, so that a killed run ends as if it had never been killed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from pour._files import atomic_path
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+__all__ = ["ResumeFile"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeFile:
+    """Where a run keeps its state between epochs.
+
+    The file names the run it belongs to; a file of another run, or one that cannot be read, counts as absent, and the
+    run starts from the beginning.
+    """
+
+    path: Path
+    """The file; removed when the run is done."""
+    fingerprint: str
+    """What identifies the run: data, recipe, seed, precision."""
+    seconds: float = 20.0
+    """Write at the end of an epoch when at least this much time has passed since the last write."""
+
+    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any]) -> None:
+        """Write weights, the optimiser's buffers and the progress, atomically."""
+        tensors: dict[str, Tensor] = {f"model/{name}": value for name, value in model.state_dict().items()}
+        for index, state in optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer/{index}/{key}": value for key, value in state.items() if value is not None}
+        metadata = {"fingerprint": self.fingerprint, "progress": json.dumps(progress)}
+        with atomic_path(self.path) as temporary:
+            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, metadata)
+
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
+        """Put the saved state into ``model`` and ``optimizer`` and return the progress, or None to start afresh."""
+        if not self.path.is_file():
+            return None
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("fingerprint") != self.fingerprint:
+                    return None
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError):
+            return None
+        model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model/")})
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            if name.startswith("optimizer/"):
+                _, index, key = name.split("/")
+                state.setdefault(int(index), {})[key] = value
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+        progress: dict[str, Any] = json.loads(metadata["progress"])
+        return progress
+
+    def remove(self) -> None:
+        """Forget the half-finished run."""
+        self.path.unlink(missing_ok=True)

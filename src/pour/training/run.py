@@ -1,0 +1,102 @@
+"""What surrounds an optimisation: seed, device, precision, progress and the log of its values."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lightning_fabric import Fabric
+
+__all__ = ["Precision", "Run", "resolve_device"]
+
+Precision = Literal["fp32", "bf16"]
+_FABRIC_PRECISION = {"fp32": "32-true", "bf16": "bf16-mixed"}
+
+
+def resolve_device(device: str | torch.device | None = None) -> torch.device:
+    """The device asked for, by default the first GPU where there is one.
+
+    Example:
+        >>> resolve_device("cpu")
+        device(type='cpu')
+    """
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise UsageError(f"{device!r} is not a device; use cpu, cuda or cuda:0.") from error
+    if resolved.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"{device} was asked for, but torch sees no GPU here; use --device cpu.")
+    if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"{device} was asked for, but there are only {torch.cuda.device_count()} GPUs here.")
+    if resolved.type not in ("cpu", "cuda"):
+        raise UsageError(f"{device} is not supported; use cpu or cuda.")
+    return resolved
+
+
+@dataclass(kw_only=True)
+class Run:
+    """Seed, device, precision and progress of one piece of work, and what it logged.
+
+    Example:
+        >>> run = Run(seed=3, device="cpu", progress=False)
+        >>> run.log(0, loss=2.5)
+        >>> run.history
+        [{'step': 0, 'loss': 2.5}]
+    """
+
+    seed: int = 0
+    """Fixes everything random."""
+    device: str | torch.device | None = None
+    """Where to compute; None takes the GPU where there is one."""
+    precision: Precision | None = None
+    """fp32, or bf16 with float32 weights; None takes bf16 on a GPU that has it."""
+    progress: bool = True
+    """Show a progress bar."""
+    history: list[dict[str, float]] = field(default_factory=list)
+    """What was logged, in order."""
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise UsageError(f"A seed must not be negative, but is {self.seed}.")
+        self.device = resolve_device(self.device)
+        if self.precision is None:
+            self.precision = "bf16" if self.device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+        if self.precision not in get_args(Precision):
+            raise UsageError(f"The precision must be fp32 or bf16, but is {self.precision!r}.")
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device, resolved."""
+        return torch.device(self.device or "cpu")
+
+    def log(self, step: int, **values: float) -> None:
+        """Keep the values of one step."""
+        self.history.append({"step": step, **values})
+
+    def fabric(self) -> Fabric:
+        """Lightning Fabric for this device and precision."""
+        try:
+            from lightning_fabric import Fabric
+        except ImportError:
+            from lightning.fabric import Fabric
+        device = self.torch_device
+        where = [device.index or 0] if device.type == "cuda" else 1
+        return Fabric(accelerator=device.type, devices=where, precision=_FABRIC_PRECISION[str(self.precision)])
+
+    @contextlib.contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Make torch's random numbers follow the seed inside the block and leave them untouched outside."""
+        device = self.torch_device
+        with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
+            torch.manual_seed(self.seed)
+            yield
