@@ -1,0 +1,42 @@
+# Every target makes the virtual environment that it needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+CORE := $(VENV)/.core-installed
+DEV := $(VENV)/.dev-installed
+WORKERS ?= 2
+
+.PHONY: demo test lint bench docs clean
+
+demo: $(CORE)
+	$(BIN)/pour demo
+
+test: lint
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+
+bench: $(DEV)
+	$(BIN)/python benchmarks/forget.py
+	$(BIN)/python benchmarks/cka.py
+	$(BIN)/python benchmarks/training.py
+
+docs: $(DEV)
+	$(BIN)/python -m pytest -q tests/test_docs.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(CORE): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@ $(CORE)
