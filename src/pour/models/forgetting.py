@@ -1,0 +1,217 @@
+"""POUR-P for any classifier: put a projector in front of the head."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from pour.errors import UsageError
+from pour.geometry.fitter import ProjectorFitter
+from pour.geometry.projector import Projector
+from pour.models import history as cards
+from pour.models.classes import ClassRequest, resolve_classes
+from pour.models.head import Example, Head, evaluating, find_head
+from pour.models.projected import ForgottenLogit, ProjectedHead
+from pour.models.state import digest, tensor_digest
+from pour.models.surgery import copy_model, swap_module
+from pour.models.tap import checked_batches, device_of, tap_features, to_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["Direction", "forget"]
+
+Direction = Literal["weights", "means", "centered-means"]
+"""Where a class's direction comes from: its row of the head, its mean feature, or that less the mean of class means."""
+
+
+def forget(
+    model: nn.Module,
+    classes: ClassRequest | None = None,
+    *,
+    directions: Tensor | None = None,
+    direction: Direction = "weights",
+    data: Iterable[tuple[Tensor, Tensor]] | None = None,
+    head: str | None = None,
+    example: Example | None = None,
+    forgotten_logit: ForgottenLogit = "mask",
+) -> nn.Module:
+    r"""Return a copy of ``model`` whose head no longer sees the directions of ``classes`` (the paper's POUR-P).
+
+    In front of the head goes :math:`P = I - Q^\top Q`, with Q an orthonormal basis of the directions, so that the
+    scores are ``W P z + b``. The encoder is not changed, and neither is the model passed in. A later request on the
+    result adds to its projector: first 0, then 3, gives the same P as both at once. A ``torch.compile`` or parallel
+    wrapper is taken off.
+
+    Args:
+        model: Any classifier with a linear or 1x1-convolution head.
+        classes: Indices or names of the classes to forget; at least two classes must remain.
+        directions: Directions to remove instead, (k, d) or (d,), such as text embeddings. ``classes`` then only says
+            which scores ``forgotten_logit`` is about.
+        direction: Where the directions of ``classes`` come from; means need ``data``.
+        data: Batches of (images, labels), for means: of the forgotten classes, and for centred means of all classes.
+        head: Dotted name of the head, if it is not found by itself.
+        example: A small batch of inputs on which to trace the head, if it is not found by itself.
+        forgotten_logit: The forgotten classes' own scores: "mask" (a large finite negative number, never predicted),
+            "keep" (as printed in the paper) or "zero".
+
+    Example:
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+        >>> forgotten = forget(model, classes=[0])
+        >>> bool((forgotten(torch.rand(8, 2, 2)).argmax(dim=1) == 0).any())
+        False
+    """
+    start = time.perf_counter()
+    if classes is None and directions is None:
+        raise UsageError("Nothing to forget was named; give classes= or directions=.")
+    _check_choice("direction", direction, get_args(Direction))
+    _check_choice("forgotten_logit", forgotten_logit, get_args(ForgottenLogit))
+    _check_sources(direction, directions, data)
+    model = cards.unwrap(model)
+    found = find_head(model, head=head, example=example)
+    _check_finite(found)
+    before = found.module if isinstance(found.module, ProjectedHead) else None
+    names = cards.class_names(model)
+    indices: tuple[int, ...] = ()
+    if classes is not None:
+        already = before.forgotten if before is not None else ()
+        indices = resolve_classes(classes, num_classes=found.num_classes, class_names=names, already=already)
+
+    if directions is not None:
+        rows = _checked_directions(directions, found)
+    elif direction == "weights":
+        rows = _rows(found, indices)
+    else:
+        rows = _means(model, found, indices, data or (), centered=direction == "centered-means")
+    dtype = torch.promote_types(found.weight.dtype, torch.float32)
+    projector = Projector.from_directions(rows.detach().to(found.weight.device, dtype))
+    forgotten, logit = indices, forgotten_logit
+    if before is not None:
+        projector = before.projector.then(projector)
+        forgotten, logit = _joined(before, indices, forgotten_logit)
+
+    result = copy_model(model)
+    place = result.get_submodule(found.name)
+    layer = place.head if isinstance(place, ProjectedHead) else place
+    projected = ProjectedHead(layer, projector, forgotten=forgotten, forgotten_logit=logit)
+    projected.train(place.training)
+    # Only the projector is new, so the tensors are read once for both digests.
+    contents = {name: tensor_digest(tensor) for name, tensor in model.state_dict().items()}
+    digest_before = digest(model.state_dict(), known=contents)
+    result = swap_module(result, place, projected)
+    options: dict[str, Any] = {
+        "direction": direction if directions is None else "given",
+        "forgotten_logit": forgotten_logit,
+        "head": found.name,
+        "rank": projector.rank,
+    }
+    cards.add_record(
+        result,
+        cards.Record(
+            method="pour-p",
+            classes=indices,
+            class_names=tuple(names[index] for index in indices) if names else (),
+            options=options,
+            digest_before=digest_before,
+            digest_after=_digest_after(result, found, contents),
+            seconds=time.perf_counter() - start,
+        ),
+    )
+    return result
+
+
+def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{option} is {value!r}; choose one of {', '.join(repr(choice) for choice in choices)}.")
+
+
+def _check_sources(direction: Direction, directions: Tensor | None, data: object) -> None:
+    if directions is not None and (direction != "weights" or data is not None):
+        raise UsageError("directions= are given, so direction= and data= have no use; leave them out.")
+    if direction == "weights" and data is not None:
+        raise UsageError('data= is only read for class means; add direction="means", or leave data= out.')
+    if direction != "weights" and data is None:
+        raise UsageError(f"direction={direction!r} needs images; pass data= (batches of images and labels).")
+
+
+def _check_finite(head: Head) -> None:
+    # A sum needs no second C x d tensor, and any NaN or infinity survives it; overflow alone is told apart below.
+    if torch.isfinite(head.weight.sum()):
+        return
+    bad = (~torch.isfinite(head.weight).all(dim=1)).nonzero()
+    if len(bad):
+        raise UsageError(
+            f"The head {head.name!r} has NaN or infinite weights (row {int(bad[0])} is the first); "
+            "load a sound checkpoint before forgetting."
+        )
+
+
+def _checked_directions(directions: Tensor, head: Head) -> Tensor:
+    if not isinstance(directions, Tensor) or directions.ndim not in (1, 2):
+        raise UsageError("directions= must be a tensor of shape (k, d) or (d,).")
+    if directions.shape[-1] != head.num_features:
+        raise UsageError(
+            f"The directions have width {directions.shape[-1]}, but the head {head.name!r} takes "
+            f"{head.num_features} features; give directions of that width."
+        )
+    return directions
+
+
+def _rows(head: Head, indices: tuple[int, ...]) -> Tensor:
+    rows = head.weight[list(indices)]
+    empty = [index for index, row in zip(indices, rows, strict=True) if not bool(row.any())]
+    if empty:
+        raise UsageError(
+            f"The head's row for class {empty[0]} is zero and gives no direction; if the class was forgotten and "
+            "folded before, leave it out of the request."
+        )
+    return rows
+
+
+def _means(model: nn.Module, head: Head, indices: tuple[int, ...], data: Iterable[Any], *, centered: bool) -> Tensor:
+    fitter = ProjectorFitter(classes=list(indices), centered=centered)
+    place = device_of(model)
+    with evaluating(model), torch.inference_mode(), tap_features(model, head) as tap:
+        for images, labels in checked_batches(data):
+            model(to_unit(images.to(place)))
+            # The encoder's own features: an earlier projector must not bend the direction of a later request.
+            features = tap.raw.movedim(head.dim, -1)
+            if labels.ndim == 1 and features.ndim > 2:
+                features = features.flatten(1, -2).mean(dim=1)
+            if features.shape[:-1] != labels.shape:
+                raise UsageError(
+                    f"Labels of shape {tuple(labels.shape)} do not fit features of shape {tuple(features.shape)}; "
+                    "give one label per image, or one per position."
+                )
+            fitter.update(features, labels.to(place))
+    missing = [index for index, count in zip(indices, fitter.counts.tolist(), strict=True) if not count]
+    if missing:
+        raise UsageError(f"data= holds no image of class {missing[0]}; its mean needs at least one.")
+    return fitter.directions
+
+
+def _joined(
+    before: ProjectedHead, indices: tuple[int, ...], forgotten_logit: ForgottenLogit
+) -> tuple[tuple[int, ...], ForgottenLogit]:
+    """The classes of both requests, which must treat their scores alike."""
+    if not indices:
+        return before.forgotten, before.forgotten_logit
+    if before.forgotten and before.forgotten_logit != forgotten_logit:
+        raise UsageError(
+            f"The model already forgot classes with forgotten_logit={before.forgotten_logit!r}; pass the same now "
+            f"instead of {forgotten_logit!r}, or fold the model first."
+        )
+    return tuple(sorted({*before.forgotten, *indices})), forgotten_logit
+
+
+def _digest_after(model: nn.Module, head: Head, contents: Mapping[str, str]) -> str:
+    """The digest of the projected model, reading only tensors that the original did not have."""
+    prefix = f"{head.name}." if head.name else ""
+    moved = {f"{prefix}head.{name.removeprefix(prefix)}": value for name, value in contents.items()}
+    known = {**moved, **contents}
+    # The basis keeps its name when a later request replaces it.
+    known = {name: value for name, value in known.items() if not name.endswith("projector.basis")}
+    return digest(model.state_dict(), known=known)

@@ -1,0 +1,263 @@
+"""Finding the head: the linear layer whose output is the class scores."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import re
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from pour.errors import UsageError
+from pour.models.history import unwrap
+from pour.models.output import output_tensors
+from pour.models.projected import ProjectedHead, is_head_layer
+from pour.models.resnet import ResNet
+from pour.models.wrapper import NormalizedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Example", "Head", "evaluating", "find_head"]
+
+Example = Tensor | tuple[Any, ...] | dict[str, Any]
+"""One input of a model: a tensor, the positional arguments, or the keyword arguments."""
+
+_FAMILY_ATTRIBUTES = ("fc", "heads", "head", "classifier")
+_PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Flatten)
+_WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Head:
+    """The linear map from features z to scores, ``W z + b``."""
+
+    name: str
+    """Dotted path inside the model, a compiling or parallel wrapper taken off; empty for the model itself."""
+    module: nn.Module
+    """The layer: ``nn.Linear``, a 1x1 ``nn.Conv2d``, or a :class:`ProjectedHead` around one."""
+
+    @property
+    def layer(self) -> nn.Module:
+        """The linear layer itself, without its projector."""
+        return self.module.head if isinstance(self.module, ProjectedHead) else self.module
+
+    @property
+    def weight(self) -> Tensor:
+        """W, C x d, detached; the kernel of a convolution is flattened."""
+        weight: Tensor = self.layer.weight  # type: ignore[assignment]
+        return weight.detach().flatten(1)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """b, of length C, detached, or None."""
+        bias: Tensor | None = self.layer.bias  # type: ignore[assignment]
+        return None if bias is None else bias.detach()
+
+    @property
+    def dim(self) -> int:
+        """The dimension of its input that holds the features: -1 for a linear layer, 1 for a convolution."""
+        return -1 if isinstance(self.layer, nn.Linear) else 1
+
+    @property
+    def num_classes(self) -> int:
+        """The number C of scores."""
+        layer = self.layer
+        return int(layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels)  # type: ignore[arg-type]
+
+    @property
+    def num_features(self) -> int:
+        """The width d of the features."""
+        layer = self.layer
+        return int(layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels)  # type: ignore[arg-type]
+
+
+def find_head(model: nn.Module, *, head: str | None = None, example: Example | None = None) -> Head:
+    """Find the layer whose output is the class scores.
+
+    In this order: the layer called ``head``; a head projected before; the known place in our own, torchvision,
+    timm and transformers models; the layer whose output is the model's output when it runs on ``example``;
+    the only linear layer of the model.
+
+    Args:
+        model: Any classifier; it is left as it was.
+        head: Dotted name of the layer.
+        example: A small batch to run the model on: a tensor, a tuple of arguments or a dict of keyword arguments.
+
+    Raises:
+        UsageError: No linear layer is there, or several could be the head; the sentence lists them.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+        >>> find_head(model, example=torch.zeros(1, 8)).name
+        '2'
+    """
+    model = unwrap(model)
+    if head is not None:
+        return _checked(model, _named(model, _WRAPPERS.sub("", head)))
+    projected = [name for name, module in model.named_modules() if isinstance(module, ProjectedHead)]
+    if len(projected) > 1:
+        raise _ambiguous(model, projected)
+    name = projected[0] if projected else _family(model)
+    if name is None:
+        candidates = [name for name, module in model.named_modules() if is_head_layer(module)]
+        if not candidates:
+            raise UsageError(
+                "The model has no linear layer or 1x1 convolution that could be its head; "
+                "pour works on classifiers that end in one."
+            )
+        name = _traced(model, candidates, example) if example is not None else _single(model, candidates)
+    return _checked(model, name)
+
+
+def _checked(model: nn.Module, name: str) -> Head:
+    found = Head(name, model.get_submodule(name))
+    if isinstance(found.layer.weight, UninitializedParameter):
+        raise UsageError(f"The head {name!r} has no weights yet; run the model once on an example first.")
+    if found.num_classes < 2:
+        raise UsageError(f"The head {name!r} gives a single score; pour needs one score per class, so at least two.")
+    return found
+
+
+def _named(model: nn.Module, name: str) -> str:
+    modules = dict(model.named_modules())
+    layers = [path for path, module in modules.items() if is_head_layer(module)]
+    if name not in modules:
+        close = difflib.get_close_matches(name, layers, n=3, cutoff=0.3) or layers[-3:]
+        raise UsageError(f"The model has no layer called {name!r}; its linear layers include {', '.join(close)}.")
+    parent = name.rpartition(".")[0]
+    if name and isinstance(modules[parent], ProjectedHead):
+        return parent
+    if isinstance(modules[name], ProjectedHead) or is_head_layer(modules[name]):
+        return name
+    below = [path for path in layers if path.startswith(f"{name}.")]
+    fix = f"the linear layers in it are {', '.join(below[:_SHOWN])}" if below else "give the name of one"
+    raise UsageError(
+        f"The layer {name!r} is a {type(modules[name]).__name__}, not nn.Linear or a 1x1 nn.Conv2d; {fix}."
+    )
+
+
+def _family(model: nn.Module) -> str | None:
+    """The head of a model whose library says where it is."""
+    if is_head_layer(model):
+        return ""
+    if isinstance(model, NormalizedModel):
+        below = _family(model.model)
+        return None if below is None else f"model.{below}".rstrip(".")
+    if isinstance(model, ResNet):
+        return "head"
+    libraries = {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
+    layer: object = None
+    classifier = getattr(model, "get_classifier", None)
+    if "timm" in libraries and callable(classifier):
+        layer = classifier()
+    elif libraries & {"torchvision", "transformers"}:
+        layers = (_last_layer(getattr(model, attribute, None)) for attribute in _FAMILY_ATTRIBUTES)
+        layer = next((layer for layer in layers if layer is not None), None)
+    if not isinstance(layer, nn.Module) or not is_head_layer(layer):
+        return None
+    return next((name for name, module in model.named_modules() if module is layer), None)
+
+
+def _last_layer(module: object) -> nn.Module | None:
+    """The linear layer at the very end of ``module``; only a plain sequence is known to end in its last entry."""
+    while isinstance(module, nn.Sequential):
+        entries = [entry for entry in module if not isinstance(entry, _PASS_THROUGH)]
+        module = entries[-1] if entries else None
+    return module if isinstance(module, nn.Module) and is_head_layer(module) else None
+
+
+def _single(model: nn.Module, candidates: Sequence[str]) -> str:
+    linear = [name for name in candidates if isinstance(model.get_submodule(name), nn.Linear)]
+    if len(linear or candidates) == 1:
+        return (linear or candidates)[0]
+    raise UsageError(
+        f"The model has {len(candidates)} linear layers and any could be its head, among them "
+        f"{_listed(model, candidates[-_SHOWN:])}; name it with head=, or pass example= (a small batch of images)."
+    )
+
+
+def _traced(model: nn.Module, candidates: Sequence[str], example: Example) -> str:
+    seen: dict[str, list[Tensor]] = {name: [] for name in candidates}
+    handles = []
+    try:
+        for name in candidates:
+
+            def keep(module: nn.Module, inputs: Any, output: Any, *, calls: list[Tensor] = seen[name]) -> None:
+                calls.extend(output_tensors(output))
+
+            handles.append(model.get_submodule(name).register_forward_hook(keep))
+        with evaluating(model), torch.no_grad():
+            results = output_tensors(_call(model, example))
+    finally:
+        for handle in handles:
+            handle.remove()
+    exact = [name for name, calls in seen.items() if any(_same(call, result) for call in calls for result in results)]
+    if len(exact) == 1:
+        return exact[0]
+    if exact:
+        raise _ambiguous(model, exact)
+    widths = {size for result in results if result.ndim > 1 for size in (result.shape[1], result.shape[-1])}
+    ran = [Head(name, model.get_submodule(name)) for name, calls in seen.items() if calls]
+    fitting = [head.name for head in ran if head.num_classes in widths]
+    if not fitting:
+        raise UsageError(
+            "No linear layer of the model gives as many scores as the model does on example=; "
+            "name the head with head=, or give a model that ends in a linear layer."
+        )
+    if len(fitting) > 1:
+        raise _ambiguous(model, fitting)
+    warnings.warn(
+        f"The head {fitting[0]!r} was chosen by its width: the model changes its output before returning it, "
+        "so check the forgotten model's scores, or confirm the choice with head=.",
+        stacklevel=3,
+    )
+    return fitting[0]
+
+
+def _call(model: nn.Module, example: Example) -> object:
+    try:
+        if isinstance(example, dict):
+            return model(**example)
+        return model(*example) if isinstance(example, tuple) else model(example)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"The model cannot run on example= ({reason}); give a small batch that it accepts.") from error
+
+
+def _same(output: Tensor, result: Tensor) -> bool:
+    """Equal up to a reshape."""
+    if output.numel() != result.numel() or output.dtype != result.dtype:
+        return False
+    return torch.equal(output.reshape(-1), result.reshape(-1))
+
+
+def _listed(model: nn.Module, names: Sequence[str]) -> str:
+    heads = [Head(name, model.get_submodule(name)) for name in names[:_SHOWN]]
+    return ", ".join(f"{head.name} ({head.num_classes} x {head.num_features})" for head in heads)
+
+
+def _ambiguous(model: nn.Module, names: Sequence[str]) -> UsageError:
+    return UsageError(
+        f"{len(names)} layers could be the head: {_listed(model, names)}; choose one with head={names[-1]!r}."
+    )
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put ``model`` in evaluation mode; afterwards its modules' modes and the random state are as they were."""
+    modes = [(module, module.training) for module in model.modules()]
+    devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
+    model.eval()
+    try:
+        with torch.random.fork_rng(devices=list(devices)):
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

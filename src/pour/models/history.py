@@ -1,0 +1,186 @@
+"""What a model has been through: a record for each thing forgotten, its class names, and how to build it again."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from pour._version import __version__
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "Architecture",
+    "Record",
+    "add_record",
+    "architecture",
+    "class_names",
+    "copy_card",
+    "history",
+    "set_architecture",
+    "set_card",
+    "set_class_names",
+]
+
+# A plain attribute of the model: deepcopy takes it along, and state dicts do not see it.
+_ATTRIBUTE = "_pour_card"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One step in a model's history: what was forgotten, how, and the weights before and after."""
+
+    method: str
+    """Name of the method, such as "pour-p"; "fold" for the merging of a projector into the head."""
+    classes: tuple[int, ...] = ()
+    """Indices of the classes forgotten in this step."""
+    class_names: tuple[str, ...] = ()
+    """Their names, where the model knows them."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The method's options; values that JSON can hold."""
+    digest_before: str = ""
+    """SHA-256 of the state dict before the step."""
+    digest_after: str = ""
+    """SHA-256 of the state dict after it."""
+    steps: int = 0
+    """Optimisation steps taken; 0 for a closed form."""
+    seconds: float = 0.0
+    """Wall-clock time."""
+    losses: tuple[float, ...] = ()
+    """Loss values along the way."""
+    version: str = __version__
+    """Version of pour that did it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary that JSON can hold."""
+        return {**dataclasses.asdict(self), "options": _plain(self.options)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Record:
+        """Read what :meth:`to_dict` wrote; unknown entries of later versions are left out.
+
+        Example:
+            >>> record = Record(method="pour-p", classes=(0,), options={"head": "fc"})
+            >>> Record.from_dict(record.to_dict()) == record
+            True
+        """
+        known = {entry.name for entry in dataclasses.fields(cls)}
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name in known
+        }
+        if "method" not in values:
+            raise UsageError("A history record has no 'method'; the file was not written by pour.")
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A name for :func:`pour.models.build_model` and the options to build the same network again."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Card:
+    history: list[Record] = field(default_factory=list)
+    class_names: tuple[str, ...] | None = None
+    architecture: Architecture | None = None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The network inside ``torch.compile``'s or a parallel wrapper."""
+    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    while True:
+        inner = model.module if isinstance(model, parallel) else model._modules.get("_orig_mod")
+        if inner is None:
+            return model
+        model = inner
+
+
+def _card(model: nn.Module) -> _Card:
+    model = unwrap(model)
+    card = model.__dict__.get(_ATTRIBUTE)
+    if not isinstance(card, _Card):
+        card = _Card()
+        object.__setattr__(model, _ATTRIBUTE, card)
+    return card
+
+
+def history(model: nn.Module) -> list[Record]:
+    """What ``model`` has forgotten, oldest first: method, options, losses, steps, seconds, digests.
+
+    Example:
+        >>> history(nn.Linear(4, 3))
+        []
+    """
+    return list(_card(model).history)
+
+
+def add_record(model: nn.Module, record: Record) -> None:
+    """Append ``record`` to the model's history."""
+    _card(model).history.append(record)
+
+
+def set_class_names(model: nn.Module, names: Sequence[str] | None) -> None:
+    """Tell ``model`` the names of its classes, in the order of its scores."""
+    if names is not None and (isinstance(names, str) or not all(isinstance(name, str) for name in names)):
+        raise UsageError("Class names must be a list of strings, one per class.")
+    _card(model).class_names = None if names is None else tuple(names)
+
+
+def class_names(model: nn.Module) -> tuple[str, ...] | None:
+    """The names of the classes: as set, else as a transformers model's configuration lists them, else None."""
+    names = _card(model).class_names
+    if names is not None:
+        return names
+    labels = getattr(getattr(unwrap(model), "config", None), "id2label", None)
+    if not isinstance(labels, dict) or sorted(labels) != list(range(len(labels))):
+        return None
+    found = tuple(str(labels[index]) for index in range(len(labels)))
+    placeholder = found == tuple(f"LABEL_{index}" for index in range(len(found)))
+    return None if placeholder or not found else found
+
+
+def set_architecture(model: nn.Module, name: str, options: Mapping[str, Any]) -> None:
+    """Tell ``model`` under which name and options :func:`pour.models.build_model` makes it."""
+    _card(model).architecture = Architecture(name, _plain(dict(options)))
+
+
+def architecture(model: nn.Module) -> Architecture | None:
+    """The name and options that rebuild ``model``, or None if nobody said."""
+    return _card(model).architecture
+
+
+def set_card(
+    model: nn.Module,
+    *,
+    history: Sequence[Record],
+    class_names: Sequence[str] | None,
+    architecture: Architecture | None,
+) -> None:
+    """Replace everything that ``model`` knows about itself."""
+    names = None if class_names is None else tuple(class_names)
+    card = _Card(history=list(history), class_names=names, architecture=architecture)
+    object.__setattr__(unwrap(model), _ATTRIBUTE, card)
+
+
+def copy_card(source: nn.Module, target: nn.Module) -> None:
+    """Give ``target`` the history, class names and architecture of ``source``."""
+    card = _card(source)
+    object.__setattr__(unwrap(target), _ATTRIBUTE, dataclasses.replace(card, history=list(card.history)))

@@ -1,0 +1,130 @@
+"""A head with a projector in front of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pour.geometry.projector import Projector
+
+__all__ = ["ForgottenLogit", "ProjectedHead", "is_head_layer", "masked_score"]
+
+ForgottenLogit = Literal["mask", "keep", "zero"]
+"""What becomes of a forgotten class's own score: never predicted, left as ``W P z + b``, or 0."""
+
+
+def is_head_layer(module: nn.Module) -> bool:
+    """Whether ``module`` is a linear map of features: ``nn.Linear``, or an ungrouped 1x1 ``nn.Conv2d``."""
+    if isinstance(module, nn.Linear):
+        return True
+    return (
+        isinstance(module, nn.Conv2d)
+        and module.kernel_size == (1, 1)
+        and module.stride == (1, 1)
+        and module.padding in ((0, 0), "valid", "same")
+        and module.groups == 1
+    )
+
+
+def masked_score(dtype: torch.dtype) -> float:
+    """The score of a masked class: half of the dtype's lowest number, but not below -1e15.
+
+    Softmax turns it into an exact 0, and it stays finite where scores are squared or summed over a data set,
+    which the lowest number of a 32-bit float would not.
+
+    Example:
+        >>> masked_score(torch.float32), masked_score(torch.float16)
+        (-1000000000000000.0, -32752.0)
+    """
+    return max(torch.finfo(dtype).min / 2, -1e15)
+
+
+class ProjectedHead(nn.Module):
+    """``scores = W P z + b`` with ``P z = z - (z Q^T) Q``: the projector, then the untouched head (the paper's POUR-P).
+
+    Features (..., d) for a linear head or (N, d, H, W) for a 1x1 convolution in, scores of the head's shape out.
+
+    Args:
+        head: ``nn.Linear``, or ``nn.Conv2d`` with 1x1 kernels.
+        projector: Removes the forgotten directions from features of the head's width.
+        forgotten: Indices of the forgotten classes; may be empty for a concept that is no class.
+        forgotten_logit: What becomes of their scores.
+
+    Example:
+        >>> from pour.geometry.projector import Projector
+        >>> head = nn.Linear(4, 3)
+        >>> layer = ProjectedHead(head, Projector.from_directions(head.weight.detach()[0]), forgotten=[0])
+        >>> bool(layer(torch.randn(5, 4)).argmax(dim=1).eq(0).any())
+        False
+    """
+
+    forgotten_mask: Tensor
+
+    def __init__(
+        self,
+        head: nn.Module,
+        projector: Projector,
+        *,
+        forgotten: Sequence[int] = (),
+        forgotten_logit: ForgottenLogit = "mask",
+    ) -> None:
+        super().__init__()
+        if not isinstance(head, nn.Linear | nn.Conv2d) or not is_head_layer(head):
+            raise UsageError(f"A head must be nn.Linear or a 1x1 nn.Conv2d without groups, not {head}.")
+        if isinstance(head.weight, UninitializedParameter):
+            raise UsageError("The head has no weights yet; run the model once on an example before forgetting.")
+        if forgotten_logit not in get_args(ForgottenLogit):
+            choices = ", ".join(repr(choice) for choice in get_args(ForgottenLogit))
+            raise UsageError(f"forgotten_logit is {forgotten_logit!r}; choose one of {choices}.")
+        self.projector = projector
+        self.head: nn.Linear | nn.Conv2d = head
+        self.forgotten = tuple(sorted(forgotten))
+        self.forgotten_logit: ForgottenLogit = forgotten_logit
+        self.dim = -1 if isinstance(head, nn.Linear) else 1
+        if projector.num_features != self.in_features:
+            raise UsageError(
+                f"The projector works on {projector.num_features} features, but the head takes {self.in_features}."
+            )
+        mask = torch.zeros(self.out_features, dtype=torch.bool, device=head.weight.device)
+        mask[list(self.forgotten)] = True
+        self.register_buffer("forgotten_mask", mask if self.dim == -1 else mask.view(-1, 1, 1), persistent=False)
+
+    @property
+    def weight(self) -> Tensor:
+        """The head's own weight, not folded."""
+        return self.head.weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The head's own bias."""
+        return self.head.bias
+
+    @property
+    def in_features(self) -> int:
+        """Width d of the features."""
+        return int(self.head.weight.shape[1])
+
+    @property
+    def out_features(self) -> int:
+        """Number of classes."""
+        return int(self.head.weight.shape[0])
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Scores of ``features`` without the forgotten directions."""
+        scores: Tensor = self.head(self.projector(features, dim=self.dim))
+        if self.forgotten_logit == "keep" or not self.forgotten:
+            return scores
+        value = 0.0 if self.forgotten_logit == "zero" else masked_score(scores.dtype)
+        return scores.masked_fill(self.forgotten_mask, value)
+
+    def extra_repr(self) -> str:
+        """Show the request in ``print(model)``."""
+        return f"forgotten={list(self.forgotten)}, forgotten_logit={self.forgotten_logit!r}"
