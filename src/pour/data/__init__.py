@@ -1,0 +1,27 @@
+"""Named datasets, forget and retain splits, and the loader that keeps them on the device."""
+
+from pour.data.augment import Augment
+from pour.data.dataset import ImageDataset, ImageSplit
+from pour.data.info import DatasetInfo, RemoteFile
+from pour.data.loader import DeviceLoader
+from pour.data.registry import DatasetStatus, data_root, list_datasets, load_dataset, load_segmentation
+from pour.data.segmentation import SegmentationDataset, SegmentationSplit
+from pour.data.splits import Part, Splits
+
+__all__ = [
+    "Augment",
+    "DatasetInfo",
+    "DatasetStatus",
+    "DeviceLoader",
+    "ImageDataset",
+    "ImageSplit",
+    "Part",
+    "RemoteFile",
+    "SegmentationDataset",
+    "SegmentationSplit",
+    "Splits",
+    "data_root",
+    "list_datasets",
+    "load_dataset",
+    "load_segmentation",
+]

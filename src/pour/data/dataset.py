@@ -1,0 +1,170 @@
+"""Images as uint8 arrays, with labels, class names and where they come from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pour.data.info import OWN_DATA, DatasetInfo
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ImageArray", "ImageDataset", "ImageSplit", "LabelArray"]
+
+ImageArray: TypeAlias = NDArray[np.uint8]
+LabelArray: TypeAlias = NDArray[np.int64]
+
+
+class ImageSplit:
+    """Images (n x height x width x channels, uint8) with one label each (n, int64).
+
+    A split made by ``take`` remembers row numbers and shares the images of the split it came from; its ``images``
+    are gathered, and so copied, each time they are asked for. ``source`` and ``index`` give the parts, so that a
+    loader can hold the source on a device once for all the splits made from it.
+
+    Example:
+        >>> split = ImageSplit(np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 0, 1]))
+        >>> odd = split.take(np.array([1, 3]))
+        >>> odd
+        ImageSplit(2 images of 8 x 8 x 1)
+        >>> odd.labels, odd.source is split.source
+        (array([1, 1]), True)
+    """
+
+    __slots__ = ("index", "labels", "source")
+
+    source: ImageArray
+    """All images, of which the split shows the rows in ``index``."""
+    labels: LabelArray
+    """One label per image of the split."""
+    index: LabelArray | None
+    """Rows of ``source`` in this split; None for all of them, in order."""
+
+    def __init__(self, images: ImageArray, labels: NDArray[np.integer]) -> None:
+        if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 4:
+            raise UsageError(
+                f"Images must be a uint8 array of shape (n, height, width, channels), not {_describe(images)}."
+            )
+        if images.shape[3] not in (1, 3) or 0 in images.shape[1:]:
+            hint = "; transpose them with images.transpose(0, 2, 3, 1)" if images.shape[1] in (1, 3) else ""
+            raise UsageError(
+                f"Images must have 1 or 3 channels in the last dimension, but their shape is {images.shape}{hint}."
+            )
+        if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iu":
+            raise UsageError(f"Labels must be a one-dimensional array of integers, not {_describe(labels)}.")
+        if len(images) != len(labels):
+            raise UsageError(f"There are {len(images)} images but {len(labels)} labels; each image needs one.")
+        self.source = images
+        self.labels = labels.astype(np.int64, copy=False)
+        self.index = None
+
+    @property
+    def images(self) -> ImageArray:
+        """The images of this split; a copy where the split is a selection."""
+        return self.source if self.index is None else self.source[self.index]
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels."""
+        height, width, channels = self.source.shape[1:]
+        return height, width, channels
+
+    def take(self, rows: LabelArray) -> ImageSplit:
+        """Return the split that holds only ``rows`` of this one, in that order; no image is copied."""
+        chosen = object.__new__(ImageSplit)
+        chosen.source = self.source
+        chosen.labels = self.labels[rows]
+        chosen.index = np.asarray(rows, np.int64) if self.index is None else self.index[rows]
+        return chosen
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"ImageSplit({len(self)} images of {' x '.join(map(str, self.image_shape))})"
+
+
+@dataclass(frozen=True, eq=False)
+class ImageDataset:
+    """A classification dataset: named splits of images that share their classes and their shape.
+
+    Example:
+        >>> grey = ImageSplit(np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 0, 1]))
+        >>> data = ImageDataset(name="tiny", classes=("cat", "dog"), splits={"train": grey, "test": grey})
+        >>> data.num_classes, data.image_shape
+        (2, (8, 8, 1))
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    """Class names; the position is the label."""
+    splits: Mapping[str, ImageSplit]
+    """``"train"``, ``"test"``, and extra test sets under their own names, such as ``"external"``."""
+    info: DatasetInfo = field(default=OWN_DATA, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(self.classes))
+        order = sorted(self.splits, key=lambda name: (name != "train", name != "test"))
+        object.__setattr__(self, "splits", {name: self.splits[name] for name in order})
+        self._check_classes()
+        for wanted in ("train", "test"):
+            if wanted not in self.splits:
+                raise UsageError(f"{self.name} has no {wanted} split, only {', '.join(self.splits) or 'none'}.")
+        for name, split in self.splits.items():
+            self._check_split(name, split)
+        present = np.bincount(self.splits["train"].labels, minlength=self.num_classes)
+        empty = [self.classes[c] for c in np.flatnonzero(present == 0)]
+        if empty:
+            raise UsageError(
+                f"{self.name} has no training images of {_some(empty)}; add some or drop the class from its list."
+            )
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.classes)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of every image."""
+        return self.splits["train"].image_shape
+
+    def _check_classes(self) -> None:
+        if len(self.classes) < 2:
+            raise UsageError(f"{self.name} has {len(self.classes)} class; classification needs at least two.")
+        if not all(isinstance(name, str) and name for name in self.classes):
+            raise UsageError(f"The class names of {self.name} must be non-empty strings, not {self.classes}.")
+        twice = [name for name, count in Counter(self.classes).items() if count > 1]
+        if twice:
+            raise UsageError(f"{self.name} has two classes named {twice[0]!r}; class names must be different.")
+
+    def _check_split(self, name: str, split: ImageSplit) -> None:
+        if split.image_shape != self.image_shape:
+            raise UsageError(
+                f"The {name} images of {self.name} have shape {split.image_shape} but the training images have "
+                f"{self.image_shape}; all splits need the same."
+            )
+        wrong = np.flatnonzero((split.labels < 0) | (split.labels >= self.num_classes))
+        if len(wrong):
+            raise UsageError(
+                f"Image {wrong[0]} of the {name} split of {self.name} has label {split.labels[wrong[0]]}, but "
+                f"labels must be 0 to {self.num_classes - 1} for {self.num_classes} classes "
+                f"({len(wrong)} of {len(split)} labels are out of range)."
+            )
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"a {value.dtype} array of shape {value.shape}"
+    return f"a {type(value).__name__}"
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    shown = ", ".join(repr(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more classes"

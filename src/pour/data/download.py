@@ -1,0 +1,131 @@
+"""Fetching files: checked, with a progress bar, and resumed where an earlier attempt broke off."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+from pour.errors import PourError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pour.data.info import RemoteFile
+
+__all__ = ["fetch"]
+
+_TIMEOUT = 30
+_CHUNK = 1 << 18
+
+
+def fetch(file: RemoteFile, folder: Path, *, progress: bool = True) -> Path:
+    """Download ``file`` into ``folder`` unless it is there already, and return its path.
+
+    It takes its name only once it is whole and its checksum is right. What arrived before a broken connection waits in
+    a hidden ``.part`` file, from which the next call goes on.
+
+    Raises:
+        UsageError: pooch is not installed.
+        PourError: There is no network, the server refuses, the checksum is wrong or the disk is full.
+    """
+    target = folder / file.filename
+    by_hand = f"or fetch {file.url} yourself and put it at {target}"
+    try:
+        import pooch
+        import requests
+    except ImportError as error:
+        raise UsageError(f'Downloading needs pooch: pip install "pour-unlearning[download]", {by_hand}.') from error
+    pooch.get_logger().setLevel("WARNING")
+    part = folder / f".{file.filename}.part"
+    try:
+        pooch.retrieve(
+            file.url,
+            file.checksum,
+            fname=file.filename,
+            path=folder,
+            downloader=_ResumingDownloader(part, file.filename, progress=progress),
+        )
+    except requests.exceptions.RequestException as error:
+        raise PourError(
+            f"Could not download {file.url} ({_reason(error)}); try again when there is a network, {by_hand}."
+        ) from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            part.unlink(missing_ok=True)
+        raise PourError(
+            f"Could not write {target}: {error.strerror or error}; no half-written file was left."
+        ) from error
+    except ValueError as error:  # pooch's word for a wrong checksum; it has removed the file by then
+        raise PourError(
+            f"What came from {file.url} is not the expected file (its checksum is not {file.checksum}) and was "
+            f"removed; try again, {by_hand}."
+        ) from error
+    return target
+
+
+class _ResumingDownloader:
+    """A downloader for pooch that keeps what has arrived in ``part`` and asks only for the rest."""
+
+    def __init__(self, part: Path, title: str, *, progress: bool) -> None:
+        self.part = part
+        self.title = title
+        self.progress = progress
+
+    def __call__(self, url: str, output_file: str, pooch: Any) -> None:
+        """Fetch ``url`` into ``output_file``."""
+        import requests
+
+        have = self.part.stat().st_size if self.part.exists() else 0
+        # Ranges count the bytes as sent, so the server must not compress them on the way.
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+        with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
+            if response.status_code == requests.codes.requested_range_not_satisfiable:
+                # Complete already, or not a part of this file at all: the checksum tells which.
+                self.part.replace(output_file)
+                return
+            response.raise_for_status()
+            resumed = response.status_code == requests.codes.partial_content
+            start = have if resumed else 0
+            length = response.headers.get("Content-Length")
+            total = start + int(length) if length else None
+            self._receive(response, start, total)
+        if total is not None and self.part.stat().st_size < total:
+            raise requests.exceptions.ConnectionError(
+                f"the connection broke off after {self.part.stat().st_size:,} bytes"
+            )
+        self.part.replace(output_file)
+
+    def _receive(self, response: Any, start: int, total: int | None) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not self.progress,
+        )
+        with bar, self.part.open("r+b" if start else "wb") as file:
+            file.seek(start)
+            task = bar.add_task(self.title, total=total, completed=start)
+            for chunk in response.iter_content(_CHUNK):
+                file.write(chunk)
+                bar.advance(task, len(chunk))
+
+
+def _reason(error: Exception) -> str:
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"the server answered {response.status_code} {response.reason}"
+    text = str(error)
+    return text if text.startswith("the connection broke") else f"no connection: {type(error).__name__}"
