@@ -96,7 +96,7 @@ def decompose_discrepancy(
     exchanges the roles, :math:`P - Q = (\alpha-\beta)(Q_u - Q_n) + \alpha (P_u - Q_u) + (1-\alpha)(P_n - Q_n)`: alpha
     is the weight and K(Q_u, Q_n) the separation.
 
-    The paper has both: "unlearned" is Proposition 2 of the main text, "retrained" the appendix's. Each is true as it
+    The paper has both: "unlearned" is the proposition of the main text, "retrained" the appendix's. Each is true as it
     stands, and mixing one's weights with the other's separation is not. The main text goes on to use its form at
     beta = 0, where K(P_u, Q_u) and K(Q_u, Q_n) have no meaning: a retrained model never predicts u. The appendix's form
     does not need Q_u there, which is why it is the default. The appendix's remark that the separation is that of the

@@ -40,7 +40,7 @@ class NeuralCollapse:
     num_samples: int
     """The number of feature rows."""
     nc1: float
-    """Within-class against between-class variation, tr(S_W S_B^+) / C; 0 when collapsed, infinite if all means are equal."""
+    """Within-class against between-class variation, tr(S_W S_B^+) / C: 0 when collapsed, infinite for equal means."""
     nc2_norm_spread: float
     """Standard deviation over mean of the centred class means' norms; 0 when collapsed."""
     nc2_angle_mean: float

@@ -21,8 +21,9 @@ class Projector(nn.Module):
     .. math:: P z = z - Q^\top (Q z),
 
     taken in the cheap order: the d x d matrix is formed only by :attr:`P`. With one row, Q = v_u, this is the paper's
-    :math:`P = I - v_u v_u^\top`. On a simplex ETF of C classes, removing k <= C - 2 vertices and normalising leaves a
-    simplex ETF of the other C - k, and all retained scores of a sample shift by the same number.
+    :math:`P = I - v_u v_u^\top`. On a simplex ETF of C classes, removing k <= C - 2 vertices leaves the others with
+    squared norm C (C-k-1) / ((C-1) (C-k)) and inner products -C / ((C-1) (C-k)): after normalising, a simplex ETF of
+    C - k classes. All retained scores of a sample shift by the same number, so that retained decisions stay.
 
     The forgotten class's features go to the origin only as its spread vanishes: scores of a head with norm kappa are of
     the size kappa * sigma, so that predictions become uniform as kappa * sigma -> 0, not as kappa grows on its own.
@@ -52,7 +53,7 @@ class Projector(nn.Module):
             raise UsageError(f"A basis of {rank} rows spans all {width} dimensions; nothing would be left.")
         gram = as_double(basis) @ as_double(basis).T
         error = float((gram - torch.eye(rank, dtype=gram.dtype, device=gram.device)).abs().max())
-        if error > 8 * torch.finfo(basis.dtype).eps ** 0.5:
+        if error > max(4 * torch.finfo(basis.dtype).eps, 1e-5):
             raise UsageError(
                 f"The rows of basis are not orthonormal (off by {error:.2g}); use Projector.from_directions."
             )
@@ -114,11 +115,14 @@ class Projector(nn.Module):
 
         Half-precision weights are projected in float32 and rounded once.
         """
-        if weight.ndim != 2:
+        if weight.ndim != 2 or weight.shape[1] != self.num_features:
             raise UsageError(f"weight has shape {tuple(weight.shape)}; expected (classes, {self.num_features}).")
-        wide = torch.promote_types(weight.dtype, torch.float32)
-        folded: Tensor = self(weight.to(wide))
-        return folded.to(weight.dtype)
+        if not weight.is_floating_point():
+            raise UsageError(f"weight has dtype {weight.dtype}; convert it to a floating-point dtype.")
+        wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+        basis = self.basis.to(dtype=wide.dtype, device=wide.device)
+        # One fused step: heads of many classes are large, and each pass over them costs as much as the product.
+        return torch.addmm(wide, wide @ basis.T, basis, alpha=-1).to(weight.dtype)
 
     def then(self, later: Projector) -> Projector:
         """Give the one projector that removes what this one and a ``later`` one remove.
