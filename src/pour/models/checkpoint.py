@@ -144,6 +144,7 @@ def save(
     with atomic_path(target) as temporary:
         try:
             save_file(stored, temporary, metadata={"format": "pt", "pour": text, _SEAL: _seal(text)})
+            _sort_metadata(temporary)
         except SafetensorError as error:
             raise PourError(f"Could not write {target}: {error}; nothing was changed.") from error
     return target
@@ -205,6 +206,18 @@ def read_header(path: str | os.PathLike[str]) -> Header | None:
         return Header.from_json(text)
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise UsageError(f"{source} has a history that cannot be read ({error}); save the model again.") from error
+
+
+def _sort_metadata(path: Path) -> None:
+    """Put the metadata in order: safetensors writes it in a random one, and the same model must give the same bytes."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        fields: dict[str, Any] = json.loads(file.read(size))
+        fields["__metadata__"] = dict(sorted(fields["__metadata__"].items()))
+        text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= size:
+            file.seek(8)
+            file.write(text.ljust(size))
 
 
 def _seal(text: str) -> str:
