@@ -35,10 +35,10 @@ def torchvision_works() -> bool:
             return False
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
-        library = torch.library.Library("torchvision", "FRAGMENT")
+        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
         for schema in _SCHEMAS:
             if not hasattr(torch.ops.torchvision, schema.partition("(")[0]):
-                library.define(schema)
+                library.define(schema)  # type: ignore[no-untyped-call]
         _kept_alive.append(library)
         importlib.import_module("torchvision")
     return True

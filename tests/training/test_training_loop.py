@@ -82,7 +82,7 @@ def test_the_same_seed_gives_the_same_bytes(optimizer):
     assert not torch.equal(other.state_dict()["5.weight"], states[0]["5.weight"])
 
 
-class Killed(Exception):
+class KilledError(Exception):
     pass
 
 
@@ -99,7 +99,7 @@ class DiesAt:
     def epoch(self, number):
         for i, batch in enumerate(self.loader.epoch(number)):
             if number == self.at and i == 3:
-                raise Killed
+                raise KilledError
             yield batch
 
 
@@ -111,7 +111,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been_killed(tmp_path, epoch, optimiz
     log = fit(whole, make_loader(), recipe, quiet())
 
     file = ResumeFile(path=tmp_path / "x.resume", fingerprint="one", seconds=0)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         fit(make_model(), DiesAt(make_loader(), epoch), recipe, quiet(), resume=file)
     assert file.path.exists() == (epoch > 0)
     again = make_model()
@@ -125,7 +125,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been_killed(tmp_path, epoch, optimiz
 def test_a_foreign_or_damaged_resume_file_is_not_used(tmp_path, damage):
     recipe = Recipe(epochs=2, lr=0.02)
     file = ResumeFile(path=tmp_path / "x.resume", fingerprint="one", seconds=0)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         fit(make_model(), DiesAt(make_loader(), 1), recipe, quiet(), resume=file)
     if damage == "truncated":
         file.path.write_bytes(file.path.read_bytes()[:-50])

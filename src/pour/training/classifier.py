@@ -7,7 +7,6 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from pour.data.augment import Augment
@@ -134,6 +133,6 @@ def _training_split(dataset: ImageDataset, without: ClassRequest) -> ImageSplit:
 
 
 def _digest(split: ImageSplit) -> str:
-    total = hashlib.blake2b(np.ascontiguousarray(split.images), digest_size=16)
-    total.update(np.ascontiguousarray(split.labels))
+    total = hashlib.blake2b(split.images.tobytes(), digest_size=16)
+    total.update(split.labels.tobytes())
     return total.hexdigest()

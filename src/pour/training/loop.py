@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ _STEPS_BETWEEN_READS = 50
 _IMAGES_WORTH_COMPILING = 1_000_000
 
 
+@runtime_checkable
 class Epochs(Protocol):
     """Batches that can be asked for epoch by epoch; a :class:`~pour.data.loader.DeviceLoader` is one."""
 
@@ -97,6 +98,7 @@ def fit(
     batch_norm: BatchNormMode = "train",
     compile: bool | None = None,
     graph: bool | None = None,
+    lr_factor: Callable[[str], float] | None = None,
     resume: ResumeFile | None = None,
     description: str = "training",
 ) -> TrainingLog:
@@ -113,20 +115,24 @@ def fit(
         batch_norm: let BatchNorm's running statistics move, or freeze them.
         compile: use ``torch.compile``; by default on a GPU, where the run is long enough to pay for it.
         graph: capture whole steps as CUDA graphs; by default on a GPU. The objective must then not wait for the GPU.
+        lr_factor: by a parameter's name, what its learning rate is multiplied with; by default 1 for all.
         resume: the file that lets a killed run go on.
         description: what the progress bar says.
 
     Raises:
         DivergenceError: the loss became NaN or exploded.
     """
-    epochs = batches if hasattr(batches, "epoch") else _EpochsOf(batches, run.seed)
+    epochs: Epochs = batches if isinstance(batches, Epochs) else _EpochsOf(batches, run.seed)
     if not len(epochs):
         raise UsageError("There are no batches to train on.")
     device = run.torch_device
     on_gpu = device.type == "cuda"
     total = recipe.total_steps(len(epochs))
-    model.to(device=device, memory_format=torch.channels_last)
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    parameters: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parameters.setdefault(1.0 if lr_factor is None else lr_factor(name), []).append(parameter)
     if not parameters:
         raise UsageError("The model has no parameter that may be trained; set requires_grad on some.")
     optimizer = make_optimizer(parameters, recipe, device)
@@ -241,7 +247,9 @@ class _EpochsOf:
 
     def __init__(self, batches: Iterable[tuple[Tensor, ...]], seed: int) -> None:
         if not hasattr(batches, "__len__"):
-            raise UsageError("Training needs batches with a length, such as a DataLoader or a list, not a bare iterator.")
+            raise UsageError(
+                "Training needs batches with a length, such as a DataLoader or a list, not a bare iterator."
+            )
         self._batches = batches
         self._seed = seed
 

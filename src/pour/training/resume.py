@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
@@ -13,6 +12,8 @@ from safetensors.torch import save_file
 from pour._files import atomic_path
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from torch import Tensor, nn
 
@@ -41,7 +42,9 @@ class ResumeFile:
             tensors |= {f"optimizer/{index}/{key}": value for key, value in state.items() if value is not None}
         metadata = {"fingerprint": self.fingerprint, "progress": json.dumps(progress)}
         with atomic_path(self.path) as temporary:
-            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, metadata)
+            save_file(
+                {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, metadata
+            )
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
         """Put the saved state into ``model`` and ``optimizer`` and return the progress, or None to start afresh."""

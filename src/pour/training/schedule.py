@@ -20,8 +20,8 @@ def learning_rate(schedule: Schedule, peak: float, step: int, total: int, *, war
     Example:
         >>> [round(learning_rate("one-cycle", 1.0, step, 10, warmup=0.2), 3) for step in (0, 1, 2, 9)]
         [0.5, 1.0, 0.875, 0.0]
-        >>> learning_rate("step", 1.0, 5, 10), learning_rate("step", 1.0, 9, 10)
-        (0.1, 0.01)
+        >>> learning_rate("step", 1.0, 0, 10), learning_rate("step", 1.0, 5, 10)
+        (1.0, 0.1)
     """
     if schedule == "constant":
         return peak

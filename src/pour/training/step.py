@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from pour.training.recipes import Recipe
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Mapping
 
     from lightning_fabric import Fabric
+
+    from pour.training.recipes import Recipe
 
 __all__ = ["TrainingStep", "make_optimizer"]
 
@@ -20,19 +20,31 @@ __all__ = ["TrainingStep", "make_optimizer"]
 _STEPS_BEFORE_CAPTURE = 3
 
 
-def make_optimizer(parameters: Iterable[nn.Parameter], recipe: Recipe, device: torch.device) -> torch.optim.Optimizer:
-    """The recipe's optimiser; on a GPU fused, with a learning rate that lives there so that graphs can read it."""
+def make_optimizer(
+    parameters: Mapping[float, list[nn.Parameter]], recipe: Recipe, device: torch.device
+) -> torch.optim.Optimizer:
+    """The recipe's optimiser; on a GPU fused, with learning rates that live there so that graphs can read them.
+
+    Args:
+        parameters: the parameters, by the factor of the learning rate that they train with.
+        recipe: optimiser, momentum, weight decay.
+        device: where the parameters are.
+    """
     on_gpu = device.type == "cuda"
-    lr: Any = torch.tensor(recipe.lr, device=device) if on_gpu else recipe.lr
+    groups: list[dict[str, Any]] = [
+        {
+            "params": members,
+            "lr": torch.tensor(recipe.lr * factor, device=device) if on_gpu else recipe.lr * factor,
+            "lr_factor": factor,
+        }
+        for factor, members in parameters.items()
+    ]
     if recipe.optimizer == "adamw":
-        return torch.optim.AdamW(
-            parameters, lr=lr, weight_decay=recipe.weight_decay, fused=on_gpu or None, capturable=on_gpu
-        )
+        return torch.optim.AdamW(groups, weight_decay=recipe.weight_decay, fused=on_gpu or None, capturable=on_gpu)
     return torch.optim.SGD(
-        parameters,
-        lr=lr,
+        groups,
         momentum=recipe.momentum,
-        nesterov=recipe.momentum > 0,
+        nesterov=recipe.nesterov and recipe.momentum > 0,
         weight_decay=recipe.weight_decay,
         fused=on_gpu or None,
     )
@@ -79,9 +91,9 @@ class TrainingStep:
         """Use ``lr`` from the next step on."""
         for group in self._optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(lr)
+                group["lr"].fill_(lr * group["lr_factor"])
             else:
-                group["lr"] = lr
+                group["lr"] = lr * group["lr_factor"]
 
     def __call__(self, *batch: Tensor) -> Tensor:
         """Take one step; the loss is overwritten by the next one."""
@@ -104,7 +116,9 @@ class TrainingStep:
         return self._forward_backward_update(*batch)
 
     def _forward_backward_update(self, *batch: Tensor) -> Tensor:
-        loss = self._objective(self._model, *batch)
+        # Around the whole objective, so that a teacher inside it computes in the same precision as its student.
+        with self._fabric.autocast():
+            loss = self._objective(self._model, *batch)
         self._fabric.backward(loss)
         if self._clip is not None:
             parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
@@ -113,7 +127,7 @@ class TrainingStep:
         return loss.detach()
 
     def _warm_step(self, *batch: Tensor) -> Tensor:
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             loss = self._step(*batch)

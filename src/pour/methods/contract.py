@@ -1,0 +1,110 @@
+"""What every unlearning method is, and the registry that finds it by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from pour.errors import UsageError
+from pour.methods.request import Need
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pour.methods.request import Granted
+    from pour.training.run import Run
+
+__all__ = ["Method", "MethodInfo", "get_method", "list_methods", "register"]
+
+
+@dataclass(kw_only=True)
+class Method(ABC):
+    """A way to forget: a dataclass of options that is called on a model.
+
+    The model passed to :meth:`__call__` is a copy that may be changed and returned, or replaced.
+    """
+
+    name: ClassVar[str]
+    """What the registry and the command line call it."""
+    paper: ClassVar[str]
+    """Where it comes from."""
+    needs: ClassVar[tuple[Need, ...]] = ()
+    """The data it reads; reading anything else raises."""
+    cost: ClassVar[str] = ""
+    """What it costs, in words."""
+
+    @abstractmethod
+    def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
+        """Return a model that has forgotten what the request names."""
+
+    def options(self) -> dict[str, Any]:
+        """The options by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodInfo:
+    """A line of :func:`list_methods`."""
+
+    name: str
+    summary: str
+    needs: tuple[Need, ...]
+    cost: str
+    paper: str
+
+
+_METHODS: dict[str, type[Method]] = {}
+_GROUP = "pour.methods"
+MethodT = TypeVar("MethodT", bound=type[Method])
+
+
+def register(method: MethodT) -> MethodT:
+    """Class decorator: make a method known by its ``name``."""
+    for attribute in ("name", "paper"):
+        if not isinstance(getattr(method, attribute, None), str):
+            raise UsageError(f"The method {method.__name__} has no {attribute}; set it as a class attribute.")
+    known = _METHODS.get(method.name)
+    if known is not None and known.__qualname__ != method.__qualname__:
+        raise UsageError(f"There is already a method {method.name!r}; choose another name.")
+    _METHODS[method.name] = method
+    return method
+
+
+def _registry() -> dict[str, type[Method]]:
+    for entry in entry_points(group=_GROUP):
+        if entry.name not in _METHODS:
+            register(entry.load())
+    return _METHODS
+
+
+def get_method(name: str) -> type[Method]:
+    """The class of the method ``name``."""
+    methods = _registry()
+    if name not in methods:
+        close = difflib.get_close_matches(name, methods, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise UsageError(f"There is no method {name!r}; {hint}The methods are {', '.join(sorted(methods))}.")
+    return methods[name]
+
+
+def list_methods() -> list[MethodInfo]:
+    """Every method: its name, what it does, what data it needs, what it costs and where it comes from.
+
+    Example:
+        >>> [info.needs for info in list_methods() if info.name == "pour-d"]
+        [('forget',)]
+    """
+    return [
+        MethodInfo(
+            name=name,
+            summary=(method.__doc__ or "").strip().splitlines()[0],
+            needs=method.needs,
+            cost=method.cost,
+            paper=method.paper,
+        )
+        for name, method in sorted(_registry().items())
+    ]

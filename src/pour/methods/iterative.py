@@ -1,0 +1,97 @@
+"""What the methods that train have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pour.errors import UsageError
+from pour.methods.contract import Method
+from pour.training.loop import BatchNormMode, fit
+from pour.training.recipes import Recipe
+from pour.training.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
+    from pour.training.loop import Epochs, TrainingLog
+    from pour.training.run import Run
+
+__all__ = ["IterativeMethod"]
+
+
+@dataclass(kw_only=True)
+class IterativeMethod(Method):
+    """A method that takes optimisation steps; subclasses set their own defaults."""
+
+    lr: float | None = 1e-4
+    """The highest learning rate."""
+    epochs: int | None = None
+    """Passes over the images that the method walks through; give these or steps."""
+    steps: int | None = None
+    """Optimisation steps; give these or epochs."""
+    batch_size: int = 128
+    """Images to a step."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """SGD with momentum, or AdamW."""
+    momentum: float = 0.9
+    """Of SGD."""
+    weight_decay: float = 0.0
+    """Pull of the weights to zero."""
+    schedule: Schedule = "constant"
+    """How the learning rate moves: one-cycle, cosine, step or constant."""
+    augment: bool = True
+    """Random crops and flips of the images."""
+    batch_norm: BatchNormMode = "frozen"
+    """BatchNorm's running statistics: frozen, or train to let them follow the batches."""
+
+    def __post_init__(self) -> None:
+        if self.batch_norm not in ("frozen", "train"):
+            raise UsageError(f"batch_norm must be frozen or train, but is {self.batch_norm!r}.")
+        self.recipe(lr=self.lr if self.lr is not None else 1.0)
+
+    def recipe(self, **changes: Any) -> Recipe:
+        """The options as a training recipe."""
+        options: dict[str, Any] = {
+            "name": self.name,
+            "lr": self.lr,
+            "epochs": self.epochs,
+            "steps": self.steps,
+            "batch_size": self.batch_size,
+            "optimizer": self.optimizer,
+            "momentum": self.momentum,
+            "nesterov": False,
+            "weight_decay": self.weight_decay,
+            "schedule": self.schedule,
+            "augment": self.augment,
+        }
+        return Recipe(**(options | changes))
+
+    def train(
+        self,
+        model: nn.Module,
+        batches: Epochs | Any,
+        objective: Callable[..., Tensor],
+        run: Run,
+        *,
+        lr_factor: Callable[[str], float] | None = None,
+        **changes: Any,
+    ) -> TrainingLog:
+        """Train ``model`` in place with the options as they are, or as changed, and log the losses."""
+        log = fit(
+            model,
+            batches,
+            self.recipe(**changes),
+            run,
+            objective=objective,
+            batch_norm=self.batch_norm,
+            compile=False,
+            lr_factor=lr_factor,
+            description=self.name,
+        )
+        start = len(run.history)
+        for step, loss in enumerate(log.losses, start=start):
+            run.log(step, loss=loss)
+        return log

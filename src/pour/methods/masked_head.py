@@ -1,0 +1,51 @@
+"""Masked head: the control that only takes the class off the menu."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from pour.errors import UsageError
+from pour.methods.contract import Method, register
+from pour.methods.request import Need
+from pour.models.classes import resolve_classes
+from pour.models.head import find_head
+from pour.models.history import class_names
+from pour.models.projected import masked_score
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pour.methods.request import Granted
+    from pour.training.run import Run
+
+__all__ = ["MaskedHead"]
+
+
+@register
+@dataclass(kw_only=True)
+class MaskedHead(Method):
+    """Control: delete the forgotten classes' rows from the head and nothing else; features stay as they are.
+
+    The row w_u becomes 0 and its bias a large negative number, so that the class is never predicted. On an exact
+    simplex its accuracies equal POUR-P's, which is why it must stand beside it.
+    """
+
+    name: ClassVar[str] = "masked-head"
+    paper: ClassVar[str] = "control"
+    needs: ClassVar[tuple[Need, ...]] = ()
+    cost: ClassVar[str] = "microseconds"
+
+    def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
+        """Overwrite the rows in place."""
+        head = find_head(model)
+        layer = head.layer
+        classes = list(resolve_classes(request.classes, num_classes=head.num_classes, class_names=class_names(model)))
+        if head.bias is None:
+            raise UsageError(f"The head {head.name!r} has no bias to hold the mask; masked-head needs one.")
+        with torch.no_grad():
+            layer.weight[classes] = 0  # type: ignore[operator]
+            layer.bias[classes] = masked_score(head.weight.dtype)  # type: ignore[operator]
+        return model

@@ -1,0 +1,148 @@
+"""POUR-D: the projection, distilled into the encoder with the forget set alone."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from pour.errors import UsageError
+from pour.geometry.fitter import ProjectorFitter
+from pour.geometry.projector import Projector
+from pour.methods.contract import register
+from pour.methods.iterative import IterativeMethod
+from pour.methods.request import Need
+from pour.models.classes import resolve_classes
+from pour.models.head import find_head
+from pour.models.history import class_names
+from pour.models.projected import ProjectedHead
+from pour.models.surgery import copy_model
+from pour.models.tap import extract_features, tap_features, to_unit
+from pour.training.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from pour.methods.request import Granted
+    from pour.models.head import Head
+    from pour.models.tap import Features
+    from pour.training.run import Run
+
+__all__ = ["PourD"]
+
+# The rate at which 400 steps forget without damage is inversely proportional to the size of what has to move.
+_RATE_TIMES_LOSS = 2.4e-3
+_ACCEPTED_FORGET_ACCURACY = 0.002
+
+
+@register
+@dataclass(kw_only=True)
+class PourD(IterativeMethod):
+    """Train the encoder on forget images towards the projected features of the original; the head stays.
+
+    The loss is |theta_s(x) - P theta(x)|^2, summed over features and averaged over the batch, on images of the
+    forgotten classes; theta is the original encoder, the teacher. Without ``lr`` the learning rate is 2.4e-3 / L0, with
+    L0 the loss before the first step, which the forget set alone tells. A run is accepted when at most 0.2 % of the
+    un-augmented forget images are still classified as before; otherwise a warning says so.
+    """
+
+    name: ClassVar[str] = "pour-d"
+    paper: ClassVar[str] = "POUR (Le et al., CVPR 2026)"
+    needs: ClassVar[tuple[Need, ...]] = ("forget",)
+    cost: ClassVar[str] = "400 steps on forget images"
+
+    lr: float | None = None
+    """The highest learning rate; None takes 2.4e-3 over the initial loss."""
+    steps: int | None = 400
+    """Optimisation steps; give these or epochs."""
+    schedule: Schedule = "cosine"
+    """How the learning rate moves: one-cycle, cosine, step or constant."""
+    direction: Literal["weights", "means", "given"] = "weights"
+    """What is projected out: the head's rows, the forgotten classes' mean features, or the directions given."""
+    directions: Tensor | None = None
+    """The directions to project out, (k, d), with direction="given"."""
+    layer_decay: float = 1.0
+    """Factor of the learning rate from each layer of the network to the one before it; 1 trains all alike."""
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None:
+            self.steps = None
+        super().__post_init__()
+        if self.direction not in ("weights", "means", "given"):
+            raise UsageError(f"direction must be weights, means or given, but is {self.direction!r}.")
+        if (self.direction == "given") != (self.directions is not None):
+            raise UsageError('direction="given" and directions= (k x d) belong together; pass both or neither.')
+        if not 0 < self.layer_decay <= 1:
+            raise UsageError(f"layer_decay must be above 0 and at most 1, but is {self.layer_decay}.")
+
+    def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
+        """Distil the projected original into ``model``."""
+        head = find_head(model)
+        if isinstance(head.module, ProjectedHead):
+            raise UsageError("pour-d trains the encoder of a plain model; fold the projected model first (pour.fold).")
+        classes = resolve_classes(request.classes, num_classes=head.num_classes, class_names=class_names(model))
+        seen = extract_features(model, request.forget.once(run), device=run.torch_device)
+        projector = self._projector(head, seen, classes)
+        teacher = copy_model(model).to(run.torch_device).eval().requires_grad_(False)
+        initial = (seen.features - projector(seen.features, dim=head.dim)).square().flatten(1).sum(1).mean().item()
+        lr = self.lr if self.lr is not None else _RATE_TIMES_LOSS / max(initial, torch.finfo(torch.float32).tiny)
+        run.log(0, initial_loss=initial, lr=lr)
+
+        head_parameters = list(head.module.parameters())
+        trained_before = [parameter.requires_grad for parameter in head_parameters]
+        head.module.requires_grad_(False)
+        with tap_features(model, head.name) as tap, tap_features(teacher, head.name) as teacher_tap:
+
+            def objective(student: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+                images = to_unit(images)
+                with torch.no_grad():
+                    teacher(images)
+                    target = projector(teacher_tap.features.float(), dim=head.dim)
+                student(images)
+                loss: Tensor = (tap.features.float() - target).square().flatten(1).sum(1).mean()
+                return loss
+
+            batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
+            self.train(model, batches, objective, run, lr=lr, lr_factor=self._lr_factor(model))
+        for parameter, trained in zip(head_parameters, trained_before, strict=True):
+            parameter.requires_grad_(trained)
+        self._judge(model, request, run)
+        return model
+
+    def _projector(self, head: Head, seen: Features, classes: tuple[int, ...]) -> Projector:
+        if self.directions is not None:
+            return Projector.from_directions(self.directions.to(seen.features))
+        if self.direction == "weights":
+            return Projector.from_directions(head.weight[list(classes)]).to(seen.features.device)
+        features = seen.features.movedim(head.dim, -1)
+        pooled = features.flatten(1, -2).mean(dim=1) if features.ndim > 2 else features
+        return ProjectorFitter(classes=list(classes)).update(pooled, seen.labels).projector.to(features.device)
+
+    def _lr_factor(self, model: nn.Module) -> Callable[[str], float] | None:
+        """Layer-wise rates: modules that own parameters, in order, the last at the full rate."""
+        if self.layer_decay == 1:
+            return None
+        owners = list(dict.fromkeys(name.rpartition(".")[0] for name, _ in model.named_parameters()))
+        depth = {owner: len(owners) - 1 - position for position, owner in enumerate(owners)}
+        return lambda name: float(self.layer_decay ** depth[name.rpartition(".")[0]])
+
+    def options(self) -> dict[str, Any]:
+        """The options by name; given directions are told by their shape."""
+        shape = None if self.directions is None else list(self.directions.shape)
+        return {**super().options(), "directions": shape}
+
+    def _judge(self, model: nn.Module, request: Granted, run: Run) -> None:
+        after = extract_features(model, request.forget.once(run), device=run.torch_device)
+        accuracy = (after.scores.argmax(dim=1) == after.labels).double().mean().item()
+        run.log(len(run.history), forget_accuracy=accuracy)
+        if accuracy > _ACCEPTED_FORGET_ACCURACY:
+            warnings.warn(
+                f"pour-d still classifies {accuracy:.1%} of the forget images as before (at most "
+                f"{_ACCEPTED_FORGET_ACCURACY:.1%} is accepted); raise steps or lr.",
+                stacklevel=3,
+            )

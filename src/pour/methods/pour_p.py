@@ -1,0 +1,41 @@
+"""POUR-P: the closed-form projection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from pour.methods.contract import Method, register
+from pour.methods.request import Need
+from pour.models.forgetting import forget
+from pour.models.projected import ForgottenLogit
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pour.methods.request import Granted
+    from pour.training.run import Run
+
+__all__ = ["PourP"]
+
+
+@register
+@dataclass(kw_only=True)
+class PourP(Method):
+    """Project the forgotten classes' head rows out of the features; closed form, no data, encoder untouched.
+
+    The scores become W P z + b with P = I - w_u w_u^T / |w_u|^2 (the paper's equation for P; several classes: the
+    projector on the complement of all their rows).
+    """
+
+    name: ClassVar[str] = "pour-p"
+    paper: ClassVar[str] = "POUR (Le et al., CVPR 2026)"
+    needs: ClassVar[tuple[Need, ...]] = ()
+    cost: ClassVar[str] = "milliseconds"
+
+    forgotten_logit: ForgottenLogit = "mask"
+    """The forgotten class's own score: mask (never predicted), keep (as printed in the paper) or zero."""
+
+    def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
+        """Put the projector in front of the head."""
+        return forget(model, request.classes, forgotten_logit=self.forgotten_logit)

@@ -1,0 +1,210 @@
+"""A request to forget, and what a method may see of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from pour.data.augment import Augment
+from pour.data.dataset import ImageSplit
+from pour.data.loader import DeviceLoader
+from pour.errors import PourError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch import Tensor, nn
+
+    from pour.data.splits import Splits
+    from pour.models.classes import ClassRequest
+    from pour.training.loop import Epochs
+    from pour.training.recipes import Recipe
+    from pour.training.run import Run
+
+__all__ = ["AccessError", "Batches", "ForgetRequest", "Granted", "Images", "Need"]
+
+Need = Literal["forget", "retain", "validation", "build"]
+"""What a method may ask for: images of the forgotten or retained classes, held-out images, a fresh model."""
+
+Batches = "ImageSplit | Iterable[tuple[Tensor, Tensor]]"
+_EVALUATION_BATCH = 1000
+
+
+class AccessError(PourError):
+    """A method read data that it had not declared."""
+
+
+class Images:
+    """Images of a request: a split of ours, or the user's own batches.
+
+    A split is shuffled, cropped and mirrored on the device; the user's batches are used as they come.
+    """
+
+    def __init__(self, source: ImageSplit | Iterable[tuple[Tensor, Tensor]], *, mirrors: bool = True) -> None:
+        self._source = source
+        self._mirrors = mirrors
+        if isinstance(source, ImageSplit) and not len(source):
+            raise UsageError("The request holds a split without images; check the classes to forget.")
+        if not isinstance(source, ImageSplit) and iter(source) is source:
+            raise UsageError("The request needs batches that can be read more than once, such as a DataLoader.")
+
+    def training(self, run: Run, *, batch_size: int, augment: bool = True, salt: int = 0) -> Epochs | Any:
+        """Shuffled full batches for training; ``salt`` tells apart two loaders of the same run."""
+        if not isinstance(self._source, ImageSplit):
+            return self._source
+        side = self._source.image_shape[0]
+        return DeviceLoader(
+            self._source.images,
+            self._source.labels,
+            batch_size=batch_size,
+            device=run.torch_device,
+            seed=int(np.random.SeedSequence([run.seed, salt]).generate_state(1)[0]) if salt else run.seed,
+            shuffle=True,
+            augment=Augment.for_images(side, flip=self._mirrors) if augment else None,
+            drop_last=True,
+        )
+
+    def once(self, run: Run, *, batch_size: int = _EVALUATION_BATCH) -> Iterable[tuple[Tensor, Tensor]]:
+        """Every image once, as it is, in order."""
+        if not isinstance(self._source, ImageSplit):
+            return self._source
+        return DeviceLoader(self._source.images, self._source.labels, batch_size=batch_size, device=run.torch_device)
+
+    def sample(self, count: int, run: Run, *, batch_size: int = _EVALUATION_BATCH) -> Iterable[tuple[Tensor, Tensor]]:
+        """About ``count`` images, evenly over the classes, drawn with the run's seed; all where there are fewer."""
+        if not isinstance(self._source, ImageSplit):
+            return _first(self._source, count)
+        labels = self._source.labels
+        rng = np.random.default_rng(run.seed)
+        classes = np.unique(labels)
+        each = -(-count // len(classes))
+        rows = [rng.permutation(np.flatnonzero(labels == label))[:each] for label in classes]
+        chosen = self._source.take(rng.permutation(np.concatenate(rows)))
+        return DeviceLoader(chosen.images, chosen.labels, batch_size=batch_size, device=run.torch_device)
+
+    @property
+    def count(self) -> int | None:
+        """How many images, where that is known beforehand."""
+        return len(self._source) if isinstance(self._source, ImageSplit) else None
+
+
+def _first(batches: Iterable[tuple[Tensor, Tensor]], count: int) -> Iterable[tuple[Tensor, Tensor]]:
+    taken: list[tuple[Tensor, Tensor]] = []
+    for images, labels in batches:
+        if count <= 0:
+            break
+        taken.append((images[:count], torch.as_tensor(labels)[:count]))
+        count -= len(images)
+    return taken
+
+
+@dataclass(kw_only=True)
+class ForgetRequest:
+    """What to forget, and the data that may be used for it.
+
+    ``forget``, ``retain`` and ``validation`` are splits of ours or batches of (images, labels), such as a DataLoader.
+
+    Example:
+        >>> request = ForgetRequest(classes=[0])
+        >>> request.grant(("forget",), name="some-method").forget
+        Traceback (most recent call last):
+        pour.errors.UsageError: some-method needs images of the forgotten classes; pass forget= in the request.
+    """
+
+    classes: ClassRequest
+    """The classes to forget, by index or name."""
+    forget: ImageSplit | Iterable[tuple[Tensor, Tensor]] | None = None
+    """Training images of those classes."""
+    retain: ImageSplit | Iterable[tuple[Tensor, Tensor]] | None = None
+    """Training images of the other classes."""
+    validation: ImageSplit | Iterable[tuple[Tensor, Tensor]] | None = None
+    """Images that were not trained on."""
+    build: Callable[[], nn.Module] | None = None
+    """Makes a freshly initialised model of the same architecture."""
+    recipe: Recipe | None = None
+    """How the original was trained, for retraining."""
+    mirrors: bool = True
+    """Whether a mirrored image still shows its class (not so for digits)."""
+
+    @classmethod
+    def of(
+        cls, splits: Splits, *, build: Callable[[], nn.Module] | None = None, recipe: Recipe | None = None
+    ) -> ForgetRequest:
+        """The request to forget what ``splits`` divides off, with all its training data on offer."""
+        return cls(
+            classes=list(splits.forgotten),
+            forget=splits.forget_train,
+            retain=splits.retain_train,
+            validation=None if splits.validation is None else splits.validation.retain,
+            build=build,
+            recipe=recipe,
+            mirrors=splits.mirrors,
+        )
+
+    def grant(self, needs: tuple[Need, ...], *, name: str) -> Granted:
+        """What the method ``name`` may see, having declared ``needs``."""
+        return Granted(self, needs, name)
+
+
+_MEANING: dict[str, str] = {
+    "forget": "images of the forgotten classes",
+    "retain": "images of the retained classes",
+    "validation": "images that were not trained on",
+    "build": "a function that builds a fresh model",
+}
+
+
+class Granted:
+    """A request as a method sees it: reading what it did not declare raises, and so does what is missing."""
+
+    def __init__(self, request: ForgetRequest, needs: tuple[Need, ...], name: str) -> None:
+        self._request = request
+        self._needs = needs
+        self._name = name
+
+    @property
+    def classes(self) -> ClassRequest:
+        """The classes to forget."""
+        return self._request.classes
+
+    @property
+    def forget(self) -> Images:
+        """Training images of the forgotten classes."""
+        return Images(self._read("forget"), mirrors=self._request.mirrors)
+
+    @property
+    def retain(self) -> Images:
+        """Training images of the other classes."""
+        return Images(self._read("retain"), mirrors=self._request.mirrors)
+
+    @property
+    def validation(self) -> Images:
+        """Images that were not trained on."""
+        return Images(self._read("validation"), mirrors=self._request.mirrors)
+
+    @property
+    def build(self) -> Callable[[], nn.Module]:
+        """Makes a freshly initialised model."""
+        build: Callable[[], nn.Module] = self._read("build")
+        return build
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How the original was trained."""
+        return self._request.recipe
+
+    def check(self) -> None:
+        """Raise for the first thing that is needed and missing."""
+        for need in self._needs:
+            self._read(need)
+
+    def _read(self, need: Need) -> Any:
+        if need not in self._needs:
+            raise AccessError(f"{self._name} read {_MEANING[need]} without declaring the need {need!r}.")
+        value = getattr(self._request, need)
+        if value is None:
+            raise UsageError(f"{self._name} needs {_MEANING[need]}; pass {need}= in the request.")
+        return value

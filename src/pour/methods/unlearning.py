@@ -1,0 +1,119 @@
+"""The one call behind which every method stands."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import time
+from typing import TYPE_CHECKING, Any
+
+from pour.errors import UsageError
+from pour.methods.contract import Method, get_method
+from pour.models import history as cards
+from pour.models.classes import resolve_classes
+from pour.models.head import find_head
+from pour.models.state import digest
+from pour.models.surgery import copy_model
+from pour.models.tap import device_of
+from pour.training.run import Run
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from pour.methods.request import ForgetRequest
+    from pour.training.run import Precision
+
+__all__ = ["make_method", "unlearn"]
+
+
+def make_method(name: str, **options: Any) -> Method:
+    """A method with its options, checked by name.
+
+    Example:
+        >>> make_method("pour-p", forgotten_logit="keep")
+        PourP(forgotten_logit='keep')
+        >>> make_method("pour-p", forgoten_logit="keep")
+        Traceback (most recent call last):
+        pour.errors.UsageError: pour-p has no option 'forgoten_logit'; did you mean 'forgotten_logit'?
+    """
+    method = get_method(name)
+    known = [field.name for field in dataclasses.fields(method)]
+    for option in options:
+        if option not in known:
+            close = difflib.get_close_matches(option, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"its options are {', '.join(known) or 'none'}."
+            raise UsageError(f"{name} has no option {option!r}; {hint}")
+    return method(**options)
+
+
+def unlearn(
+    model: nn.Module,
+    request: ForgetRequest,
+    *,
+    method: str | Method = "pour-d",
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    precision: Precision | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> nn.Module:
+    """Return a copy of ``model`` that has forgotten what the request names; the model passed in is never changed.
+
+    Args:
+        model: any classifier.
+        request: the classes, and the data that may be used.
+        method: a name from :func:`pour.list_methods`, or a method with its options.
+        seed: fixes everything random.
+        device: where to compute, by default the GPU where there is one; the result is where ``model`` is.
+        precision: fp32 or bf16; by default bf16 on a GPU that has it.
+        progress: show a progress bar.
+        options: the method's options, where it is given by name.
+
+    Returns:
+        The unlearned model in evaluation mode; :func:`pour.history` tells what was done to it.
+
+    Example:
+        >>> import torch, pour
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+        >>> forgotten = pour.unlearn(model, pour.ForgetRequest(classes=[0]), method="pour-p", device="cpu")
+        >>> pour.history(forgotten)[-1].method
+        'pour-p'
+    """
+    if isinstance(method, Method):
+        if options:
+            raise UsageError("The method is given with its options; leave the further options out.")
+    else:
+        method = make_method(method, **options)
+    run = Run(seed=seed, device=device, precision=precision, progress=progress)
+    original = cards.unwrap(model)
+    head = find_head(original)
+    names = cards.class_names(original)
+    classes = resolve_classes(request.classes, num_classes=head.num_classes, class_names=names)
+    granted = request.grant(method.needs, name=method.name)
+    granted.check()
+
+    started = time.perf_counter()
+    known = len(cards.history(original))
+    work = copy_model(original)
+    with run.seeded():
+        result = method(work, granted, run)
+    result.to(device_of(original)).eval()
+    if result is not work and not cards.history(result):
+        cards.copy_card(original, result)
+    if len(cards.history(result)) == known:
+        cards.add_record(
+            result,
+            cards.Record(
+                method=method.name,
+                classes=classes,
+                class_names=tuple(names[index] for index in classes) if names else (),
+                options={**method.options(), "seed": seed, "precision": run.precision},
+                digest_before=digest(original.state_dict()),
+                digest_after=digest(result.state_dict()),
+                steps=sum("loss" in entry for entry in run.history),
+                seconds=time.perf_counter() - started,
+                losses=tuple(entry["loss"] for entry in run.history if "loss" in entry),
+            ),
+        )
+    return result
