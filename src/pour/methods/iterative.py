@@ -14,6 +14,7 @@ from pour.training.schedule import Schedule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import torch
     from torch import Tensor, nn
 
     from pour.training.loop import Epochs, TrainingLog
@@ -77,9 +78,22 @@ class IterativeMethod(Method):
         run: Run,
         *,
         lr_factor: Callable[[str], float] | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        graph: bool | None = None,
         **changes: Any,
     ) -> TrainingLog:
-        """Train ``model`` in place with the options as they are, or as changed, and log the losses."""
+        """Train ``model`` in place with the options as they are, or as changed, and log the losses.
+
+        Args:
+            model: what to train.
+            batches: from :meth:`Images.training`, or any sized iterable of tuples.
+            objective: ``objective(model, *batch)`` gives the loss.
+            run: seed, device, precision, progress.
+            lr_factor: see :func:`pour.training.fit`.
+            optimizer: one whose momentum goes on, see :func:`pour.training.fit`.
+            graph: False where the objective decides by values or batches hold more than tensors.
+            changes: fields of the recipe to replace.
+        """
         log = fit(
             model,
             batches,
@@ -89,6 +103,8 @@ class IterativeMethod(Method):
             batch_norm=self.batch_norm,
             compile=False,
             lr_factor=lr_factor,
+            optimizer=optimizer,
+            graph=graph,
             description=self.name,
         )
         start = len(run.history)

@@ -99,6 +99,7 @@ def fit(
     compile: bool | None = None,
     graph: bool | None = None,
     lr_factor: Callable[[str], float] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
     resume: ResumeFile | None = None,
     description: str = "training",
 ) -> TrainingLog:
@@ -116,6 +117,8 @@ def fit(
         compile: use ``torch.compile``; by default on a GPU, where the run is long enough to pay for it.
         graph: capture whole steps as CUDA graphs; by default on a GPU. The objective must then not wait for the GPU.
         lr_factor: by a parameter's name, what its learning rate is multiplied with; by default 1 for all.
+        optimizer: an optimiser from :func:`~pour.training.step.make_optimizer` whose momentum is to go on; by default a
+            new one over all parameters that require gradients.
         resume: the file that lets a killed run go on.
         description: what the progress bar says.
 
@@ -129,13 +132,8 @@ def fit(
     on_gpu = device.type == "cuda"
     total = recipe.total_steps(len(epochs))
     model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    parameters: dict[float, list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            parameters.setdefault(1.0 if lr_factor is None else lr_factor(name), []).append(parameter)
-    if not parameters:
-        raise UsageError("The model has no parameter that may be trained; set requires_grad on some.")
-    optimizer = make_optimizer(parameters, recipe, device)
+    if optimizer is None:
+        optimizer = make_optimizer(_by_factor(model, lr_factor), recipe, device)
     log = TrainingLog()
     done = 0
     if resume is not None and (saved := resume.restore(model, optimizer)) is not None:
@@ -164,6 +162,16 @@ def fit(
     return log
 
 
+def _by_factor(model: nn.Module, lr_factor: Callable[[str], float] | None) -> dict[float, list[nn.Parameter]]:
+    parameters: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parameters.setdefault(1.0 if lr_factor is None else lr_factor(name), []).append(parameter)
+    if not parameters:
+        raise UsageError("The model has no parameter that may be trained; set requires_grad on some.")
+    return parameters
+
+
 def _run_epochs(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -188,7 +196,9 @@ def _run_epochs(
             if done == total:
                 break
             step.set_learning_rate(reader.rate(done))
-            moved = [tensor.to(run.torch_device, non_blocking=True) for tensor in batch]
+            moved = [
+                part.to(run.torch_device, non_blocking=True) if isinstance(part, Tensor) else part for part in batch
+            ]
             reader.add(step(*moved))
             log.images += len(moved[0])
             done += 1
