@@ -1,0 +1,41 @@
+"""Metrics of unlearning from features, scores and labels: a pure function, and a streaming class where it streams."""
+
+from pour.metrics.accuracy import SplitAccuracy, split_accuracy
+from pour.metrics.cka import LinearCKA, linear_cka
+from pour.metrics.heatmap import cka_heatmap
+from pour.metrics.intervals import Estimate, auc_estimate, balanced_accuracy, wilson
+from pour.metrics.logistic import LogisticFit, logistic_regression, standardise
+from pour.metrics.membership import Membership, rmia
+from pour.metrics.norms import NormLeak, norm_leak
+from pour.metrics.predictions import RetainedUniformity, confusion_matrix, retained_uniformity
+from pour.metrics.probes import Probe, knn_probe, linear_probe
+from pour.metrics.ranking import roc_auc
+from pour.metrics.unlearning import aus, rus
+
+__all__ = [
+    "Estimate",
+    "LinearCKA",
+    "LogisticFit",
+    "Membership",
+    "NormLeak",
+    "Probe",
+    "RetainedUniformity",
+    "SplitAccuracy",
+    "auc_estimate",
+    "aus",
+    "balanced_accuracy",
+    "cka_heatmap",
+    "confusion_matrix",
+    "knn_probe",
+    "linear_cka",
+    "linear_probe",
+    "logistic_regression",
+    "norm_leak",
+    "retained_uniformity",
+    "rmia",
+    "roc_auc",
+    "rus",
+    "split_accuracy",
+    "standardise",
+    "wilson",
+]

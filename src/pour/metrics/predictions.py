@@ -1,0 +1,122 @@
+"""What a model says of forgotten images: how even its scores over the retained classes are, and its confusions."""
+
+from collections.abc import Iterable
+from math import log
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from pour.errors import UsageError
+from pour.metrics._inputs import check_labels, class_tuple, to_float64
+from pour.metrics.accuracy import predicted_classes
+
+__all__ = ["RetainedUniformity", "confusion_matrix", "retained_uniformity"]
+
+
+def retained_uniformity(scores: Tensor, *, classes: int | Iterable[int]) -> dict[str, Tensor]:
+    """Return how close the predictions on forgotten images are to uniform over the K retained classes.
+
+    The forgotten classes' scores are left out before the softmax, so a masked score (-inf) does not matter. With
+    p the softmax over the retained scores: entropy H(p) in nats, at most log K, and KL(p || uniform) = log K - H(p),
+    0 for a uniform prediction; both are means over the images.
+
+    Args:
+        scores: class scores (logits) of forgotten images, shape (n, C).
+        classes: the forgotten classes.
+
+    Returns:
+        "entropy" and "kl_to_uniform", float64.
+
+    Example:
+        >>> {k: round(v.item(), 6) for k, v in retained_uniformity(torch.zeros(5, 4), classes=[0]).items()}
+        {'entropy': 1.098612, 'kl_to_uniform': 0.0}
+    """
+    return _compute(_update(scores, class_tuple(classes)))
+
+
+class RetainedUniformity(Metric):
+    """The streaming form of `retained_uniformity`; it reduces over processes.
+
+    Args:
+        classes: the forgotten classes.
+        kwargs: passed on to `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = RetainedUniformity(classes=[0])
+        >>> metric.update(torch.zeros(5, 3))
+        >>> round(metric.compute()["entropy"].item(), 4)
+        0.6931
+    """
+
+    is_differentiable = False
+    full_state_update = False
+
+    sums: Tensor
+    """Sums over images of the entropy and of the divergence, and the number of images, shape (3,)."""
+
+    def __init__(self, classes: int | Iterable[int], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.classes = class_tuple(classes)
+        self.add_state("sums", torch.zeros(3, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, scores: Tensor) -> None:
+        """Add the scores (n, C) of a batch of forgotten images."""
+        self.sums = self.sums + _update(scores, self.classes)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return "entropy" and "kl_to_uniform", means over all images seen."""
+        return _compute(self.sums)
+
+
+def confusion_matrix(scores: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Count the answers: entry (i, j) is the number of images of class i that were called class j.
+
+    Args:
+        scores: class scores, shape (n, num_classes), or predicted classes, shape (n,), integers.
+        labels: true classes, shape (n,).
+        num_classes: number of classes C.
+
+    Returns:
+        Counts of shape (C, C), int64.
+
+    Example:
+        >>> confusion_matrix(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), num_classes=2)
+        tensor([[1, 1],
+                [0, 1]])
+    """
+    predicted = predicted_classes(scores)
+    labels = check_labels(labels, scores, "labels")
+    for name, values in (("labels", labels), ("predictions", predicted)):
+        if len(values) and (int(values.min()) < 0 or int(values.max()) >= num_classes):
+            raise UsageError(
+                f"{name} run from {int(values.min())} to {int(values.max())}, "
+                f"outside the {num_classes} classes 0 to {num_classes - 1}."
+            )
+    counts = torch.bincount(labels * num_classes + predicted.long(), minlength=num_classes**2)
+    return counts.view(num_classes, num_classes)
+
+
+def _update(scores: Tensor, classes: tuple[int, ...]) -> Tensor:
+    if scores.ndim != 2 or not scores.is_floating_point():
+        raise UsageError(f"scores must be floats of shape (n, C), got {scores.dtype} of {tuple(scores.shape)}.")
+    if classes[-1] >= scores.shape[1] or len(classes) == scores.shape[1]:
+        raise UsageError(
+            f"classes {list(classes)} must be some, and not all, of the {scores.shape[1]} classes that have a score."
+        )
+    retained = [c for c in range(scores.shape[1]) if c not in classes]
+    probabilities = to_float64(scores)[:, retained].softmax(dim=1)
+    entropy = torch.special.entr(probabilities).sum()
+    n = entropy.new_tensor(len(scores))
+    return torch.stack([entropy, n * log(len(retained)) - entropy, n]).to(scores.device)
+
+
+def _compute(sums: Tensor) -> dict[str, Tensor]:
+    entropy, divergence, n = sums
+    if int(n) == 0:
+        raise UsageError("there are no forgotten images to take the entropy of: give at least one row of scores.")
+    if not bool(torch.isfinite(sums).all()):
+        raise UsageError("the retained scores hold NaN or infinite values: check the model that produced them.")
+    # Rounding can take an exactly uniform prediction below 0.
+    return {"entropy": entropy / n, "kl_to_uniform": (divergence / n).clamp(min=0)}

@@ -1,0 +1,68 @@
+"""Two processes over gloo give what one process gives, from the same features."""
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+from pour.metrics import LinearCKA, RetainedUniformity, SplitAccuracy
+
+
+def _data():
+    g = torch.Generator().manual_seed(3)
+    x = torch.randn(101, 12, generator=g) + 5
+    y = x @ torch.randn(12, 7, generator=g) + torch.randn(101, 7, generator=g)
+    scores = torch.randn(101, 4, generator=g)
+    labels = torch.randint(0, 4, (101,), generator=g)
+    return x, y, scores, labels
+
+
+def _metrics():
+    return {
+        "cka": LinearCKA(),
+        "debiased": LinearCKA(12, 7, debiased=True),
+        "printed": LinearCKA(center=False),
+        "accuracy": SplitAccuracy(classes=[1]),
+        "uniformity": RetainedUniformity(classes=[1]),
+    }
+
+
+def _values(rows):
+    metrics = _metrics()
+    for batch in torch.tensor(rows, dtype=torch.long).split(16) if rows else ():
+        x, y, scores, labels = (t[batch] for t in _data())
+        for name in ("cka", "debiased", "printed"):
+            metrics[name].update(x, y)
+        metrics["accuracy"].update(scores, labels)
+        metrics["uniformity"].update(scores)
+    flat = {}
+    for name, metric in metrics.items():
+        value = metric.compute()
+        flat |= {f"{name}.{k}": float(v) for k, v in value.items()} if isinstance(value, dict) else {name: float(value)}
+    return flat
+
+
+def _worker(rank, folder):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/init", rank=rank, world_size=2)
+    rows = {
+        "uneven": (range(37), range(37, 101)),
+        "one without data": (range(101), ()),
+    }
+    if rank == 0:
+        # A value of this process alone must not wait for the other.
+        alone = LinearCKA(sync_on_compute=False)
+        alone.update(*_data()[:2])
+        alone.compute()
+    torch.save({name: _values(list(parts[rank])) for name, parts in rows.items()}, f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tmp_path):
+    mp.spawn(_worker, (str(tmp_path),), nprocs=2)
+    one = _values(list(range(101)))
+    for rank in range(2):
+        for split, two in torch.load(tmp_path / f"{rank}.pt", weights_only=True).items():
+            assert two.keys() == one.keys()
+            for name, value in one.items():
+                assert two[name] == pytest.approx(value, abs=1e-9), (split, name)
