@@ -226,6 +226,29 @@ def test_a_layer_registered_twice_is_projected_in_both_places() -> None:
     torch.testing.assert_close(plain(z), forgotten(z))
 
 
+def test_heads_with_a_forward_of_their_own() -> None:
+    class Cosine(nn.Linear):
+        def forward(self, z: Tensor) -> Tensor:
+            return 8 * nn.functional.linear(nn.functional.normalize(z), nn.functional.normalize(self.weight))
+
+    class Same(nn.Linear):
+        def forward(self, z: Tensor) -> Tensor:
+            return z @ self.weight.T + self.bias
+
+    z = torch.randn(5, 6)
+    cosine = forget(nn.Sequential(Cosine(6, 4)), [0], forgotten_logit="keep")
+    assert cosine(z)[:, 0].abs().max() < 1e-5
+    with pytest.raises(UsageError, match=r"is a Cosine that computes more than W z \+ b"):
+        fold(cosine)
+    same = forget(nn.Sequential(Same(6, 4)), [0])
+    torch.testing.assert_close(fold(same)(z), same(z))
+
+
+def test_names_of_another_head_are_ignored(small: nn.Module) -> None:
+    set_class_names(small, ["a", "b"])
+    assert find_head(forget(small, [5])).module.forgotten == (5,)
+
+
 def test_old_weight_norm_is_explained() -> None:
     with pytest.warns(FutureWarning):
         layer = nn.utils.weight_norm(nn.Linear(5, 4))

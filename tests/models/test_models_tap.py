@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from model_families import CLASSES, ConvHead, TokenHead, mlp
+from model_families import CLASSES, ConvHead, OddModel, TokenHead, mlp
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -89,6 +89,12 @@ def test_a_head_found_elsewhere_names_the_place(images: Tensor) -> None:
     head = find_head(model, head="out")
     forgotten = forget(model, [0], head="out")
     assert extract_features(forgotten, [(images, torch.zeros(3))], head=head).features.shape == (3, 12)
+
+
+def test_scores_are_told_from_embeddings(images: Tensor) -> None:
+    model = OddModel()
+    seen = extract_features(model, [(images, torch.zeros(3))], head="mystery.inner.q7.zed")
+    assert torch.equal(seen.scores, model(images)["answer"])
 
 
 def test_compiled_models_are_tapped(small: nn.Module, images: Tensor) -> None:

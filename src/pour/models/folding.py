@@ -71,6 +71,11 @@ def _check_foldable(model: nn.Module, name: str) -> None:
             f"The head {name!r} computes its weight (a parametrization such as weight norm), so nothing can be folded "
             "into it; make it plain with torch.nn.utils.parametrize.remove_parametrizations before forgetting."
         )
+    if not _is_affine(layer):
+        raise UsageError(
+            f"The head {name!r} is a {type(layer).__name__} that computes more than W z + b, so nothing can be folded "
+            "into it; keep the projected model as it is."
+        )
     if any(other is not layer and _shares(other, layer) for other in model.modules()):
         raise UsageError(
             f"The head {name!r} shares its weight with another layer, which folding would change too; "
@@ -80,6 +85,18 @@ def _check_foldable(model: nn.Module, name: str) -> None:
         raise UsageError(
             f'The head {name!r} has no bias to hold the mask; forget with forgotten_logit="keep" (or "zero") to fold.'
         )
+
+
+@torch.no_grad()
+def _is_affine(layer: nn.Linear | nn.Conv2d) -> bool:
+    """Whether a subclass with a forward of its own (a cosine classifier, say) still gives ``W z + b``."""
+    if type(layer).forward in (nn.Linear.forward, nn.Conv2d.forward):
+        return True
+    weight = layer.weight.flatten(1)
+    z = torch.linspace(-1, 2, weight.shape[1], dtype=weight.dtype, device=weight.device).unsqueeze(0)
+    got: torch.Tensor = layer(z if isinstance(layer, nn.Linear) else z[:, :, None, None])
+    expected = nn.functional.linear(z, weight, layer.bias)
+    return torch.allclose(got.flatten(1), expected, rtol=1e-2, atol=1e-2 * float(expected.abs().max()))
 
 
 def _shares(other: nn.Module, layer: nn.Module) -> bool:

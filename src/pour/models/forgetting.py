@@ -75,6 +75,9 @@ def forget(
     _check_finite(found)
     before = found.module if isinstance(found.module, ProjectedHead) else None
     names = cards.class_names(model)
+    if names is not None and len(names) != found.num_classes:
+        # A transformers configuration may still list the classes of an earlier head.
+        names = None
     indices: tuple[int, ...] = ()
     if classes is not None:
         already = before.forgotten if before is not None else ()

@@ -35,12 +35,18 @@ def output_tensors(output: object) -> list[Tensor]:
     return [logits] if isinstance(logits, Tensor) else []
 
 
-def scores_of(output: object) -> Tensor:
-    """The class scores: ``.logits`` or ``["out"]`` where there is one, else the first tensor returned."""
+def scores_of(output: object, *, num_classes: int | None = None) -> Tensor:
+    """The class scores: ``.logits`` or ``["out"]`` where there is one, else the first tensor with as many scores.
+
+    Args:
+        output: What the model returned.
+        num_classes: The number of scores, to tell them from embeddings; the first tensor is taken if left out.
+    """
     tensors = output_tensors(output)
     if not tensors:
         raise UsageError(
             f"The model returned a {type(output).__name__} without a score tensor; "
             "return the scores, or an object with .logits."
         )
-    return tensors[0]
+    fitting = [tensor for tensor in tensors if tensor.ndim > 1 and num_classes in (tensor.shape[1], tensor.shape[-1])]
+    return (fitting or tensors)[0]

@@ -159,7 +159,8 @@ def extract_features(
                 break
             left = len(images) if limit is None else min(len(images), limit - taken)
             with torch.inference_mode():
-                scores = scores_of(network(to_unit(images[:left].to(place, non_blocking=True))))
+                output = network(to_unit(images[:left].to(place, non_blocking=True)))
+            scores = scores_of(output, num_classes=tap.head.num_classes)
             parts.scores.append(scores)
             parts.features.append(tap.features)
             if tap.raw is not tap.features:
