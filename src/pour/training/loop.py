@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pour.training.resume import ResumeFile
     from pour.training.run import Run
 
-__all__ = ["BatchNormMode", "Epochs", "TrainingLog", "classification_loss", "fit", "set_training_mode"]
+__all__ = ["BatchNormMode", "Epochs", "EpochsOf", "TrainingLog", "classification_loss", "fit", "set_training_mode"]
 
 BatchNormMode = Literal["train", "frozen"]
 # Reading a loss makes the host wait for the GPU, so losses are read and judged in groups.
@@ -125,7 +125,7 @@ def fit(
     Raises:
         DivergenceError: the loss became NaN or exploded.
     """
-    epochs: Epochs = batches if isinstance(batches, Epochs) else _EpochsOf(batches, run.seed)
+    epochs: Epochs = batches if isinstance(batches, Epochs) else EpochsOf(batches, run.seed)
     if not len(epochs):
         raise UsageError("There are no batches to train on.")
     device = run.torch_device
@@ -252,8 +252,14 @@ class _LossReader:
         self._guard.check(losses, first_step=first, learning_rates=rates)
 
 
-class _EpochsOf:
-    """A user's own DataLoader, reseeded for every epoch so that its order is repeatable."""
+class EpochsOf:
+    """A user's own DataLoader, reseeded for every epoch so that its order is repeatable.
+
+    Example:
+        >>> batches = EpochsOf([(torch.zeros(2),), (torch.ones(2),)], seed=0)
+        >>> len(batches), len(list(batches.epoch(0)))
+        (2, 2)
+    """
 
     def __init__(self, batches: Iterable[tuple[Tensor, ...]], seed: int) -> None:
         if not hasattr(batches, "__len__"):
@@ -264,8 +270,10 @@ class _EpochsOf:
         self._seed = seed
 
     def __len__(self) -> int:
+        """Batches to an epoch."""
         return len(self._batches)  # type: ignore[arg-type]
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
+        """The batches of epoch ``number``."""
         torch.manual_seed(int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0]))
         return iter(self._batches)
