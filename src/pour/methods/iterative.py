@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -49,6 +50,13 @@ class IterativeMethod(Method):
     """BatchNorm's running statistics: frozen, or train to let them follow the batches."""
 
     def __post_init__(self) -> None:
+        if self.epochs is not None and self.steps is not None:
+            # Whichever was given beats the other's default.
+            default = {field.name: field.default for field in dataclasses.fields(self)}
+            if self.steps == default["steps"]:
+                self.steps = None
+            elif self.epochs == default["epochs"]:
+                self.epochs = None
         if self.batch_norm not in ("frozen", "train"):
             raise UsageError(f"batch_norm must be frozen or train, but is {self.batch_norm!r}.")
         self.recipe(lr=self.lr if self.lr is not None else 1.0)

@@ -70,8 +70,6 @@ class PourD(IterativeMethod):
     """Factor of the learning rate from each layer of the network to the one before it; 1 trains all alike."""
 
     def __post_init__(self) -> None:
-        if self.epochs is not None:
-            self.steps = None
         super().__post_init__()
         if self.direction not in ("weights", "means", "given"):
             raise UsageError(f"direction must be weights, means or given, but is {self.direction!r}.")
