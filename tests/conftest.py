@@ -1,0 +1,110 @@
+"""What all rooms share: small networks trained once on the digits, and one thread to a worker."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+import pour
+from pour.data.splits import Splits
+from pour.training import Run, get_recipe, train_classifier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from pour.data.dataset import ImageDataset
+
+FORGOTTEN_DIGIT = "3"
+_PATIENCE = 300.0
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Each worker has a core; torch would take all of them in every one.
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def digits() -> ImageDataset:
+    return pour.load_dataset("digits")
+
+
+@pytest.fixture(scope="session")
+def digits_splits(digits: ImageDataset) -> Splits:
+    """The digits with "3" to forget."""
+    return Splits.of(digits, [FORGOTTEN_DIGIT])
+
+
+@pytest.fixture(scope="session")
+def digits_original(digits: ImageDataset, trained_models: Path) -> nn.Module:
+    """A small ResNet that knows all ten digits; a test that changes it works on a copy."""
+    return _trained(trained_models, digits, "original", without=(), seed=0)
+
+
+@pytest.fixture(scope="session")
+def digits_retrained(digits: ImageDataset, trained_models: Path) -> nn.Module:
+    """The same network trained without "3"."""
+    return _trained(trained_models, digits, "retrained", without=(FORGOTTEN_DIGIT,), seed=1)
+
+
+@pytest.fixture(scope="session")
+def digits_retrained_second(digits: ImageDataset, trained_models: Path) -> nn.Module:
+    """Another seed of the network trained without "3"."""
+    return _trained(trained_models, digits, "retrained-second", without=(FORGOTTEN_DIGIT,), seed=2)
+
+
+@pytest.fixture(scope="session")
+def trained_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers share (and later runs too), named after the code that the models come from."""
+    source = Path(pour.__file__).parent
+    rooms = ("geometry", "models", "data", "training")
+    total = hashlib.sha256(torch.__version__.encode())
+    for file in sorted(path for room in rooms for path in (source / room).glob("*.py")):
+        total.update(file.read_bytes())
+    folder = tmp_path_factory.getbasetemp().parent / f"pour-digits-{total.hexdigest()[:16]}"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _trained(folder: Path, dataset: ImageDataset, name: str, *, without: tuple[str, ...], seed: int) -> nn.Module:
+    file = folder / f"{name}.safetensors"
+
+    def train() -> None:
+        run = Run(seed=seed, device="cpu", progress=False)
+        model, _ = train_classifier(dataset, get_recipe("digits"), run, arch="resnet-digits", without=without)
+        pour.save(model, file, overwrite=True)
+
+    _made_once(file, train)
+    return pour.load(file)
+
+
+def _made_once(file: Path, make: Callable[[], None]) -> None:
+    """Have one process make ``file`` while the others wait for it."""
+    lock = file.with_suffix(".lock")
+    while not file.exists():
+        try:
+            os.close(os.open(lock, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            _remove_stale(lock)
+            time.sleep(0.1)
+            continue
+        try:
+            if not file.exists():
+                make()
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _remove_stale(lock: Path) -> None:
+    # The process that held it was killed.
+    try:
+        if time.time() - lock.stat().st_mtime > _PATIENCE:
+            lock.unlink(missing_ok=True)
+    except FileNotFoundError:
+        return
