@@ -1,20 +1,49 @@
 """Make a trained vision model forget classes at the level of its representations, and prove how well it did."""
 
-from pour._torchvision import torchvision_works
+from typing import TYPE_CHECKING
+
+from pour._lazy import lazy_names
 from pour._version import __version__
+from pour.errors import DivergenceError, PourError, UsageError
 
-# torchmetrics imports torchvision where it finds it, so the import must be sound before anything else.
-torchvision_works()
+if TYPE_CHECKING:
+    from pour import metrics
+    from pour.data.registry import list_datasets, load_dataset
+    from pour.data.splits import Splits
+    from pour.geometry.collapse import neural_collapse
+    from pour.geometry.fitter import ProjectorFitter
+    from pour.geometry.projector import Projector
+    from pour.geometry.simplex import simplex_etf
+    from pour.methods.contract import Method, list_methods, register
+    from pour.methods.request import ForgetRequest
+    from pour.methods.unlearning import unlearn
+    from pour.models.checkpoint import load, save
+    from pour.models.folding import fold
+    from pour.models.forgetting import forget
+    from pour.models.history import history
+    from pour.models.registry import build_model, list_models
 
-from pour import metrics  # noqa: E402
-from pour.data import load_dataset  # noqa: E402
-from pour.data.registry import list_datasets  # noqa: E402
-from pour.data.splits import Splits  # noqa: E402
-from pour.errors import DivergenceError, PourError, UsageError  # noqa: E402
-from pour.geometry import Projector, ProjectorFitter, neural_collapse, simplex_etf  # noqa: E402
-from pour.methods import ForgetRequest, Method, list_methods, register, unlearn  # noqa: E402
-from pour.models import build_model, fold, forget, list_models, load, save  # noqa: E402
-from pour.models.history import history  # noqa: E402
+_HOMES = {
+    "ForgetRequest": "pour.methods",
+    "Method": "pour.methods",
+    "Projector": "pour.geometry",
+    "ProjectorFitter": "pour.geometry",
+    "Splits": "pour.data",
+    "build_model": "pour.models",
+    "fold": "pour.models",
+    "forget": "pour.models",
+    "history": "pour.models.history",
+    "list_datasets": "pour.data",
+    "list_methods": "pour.methods",
+    "list_models": "pour.models",
+    "load": "pour.models",
+    "load_dataset": "pour.data",
+    "neural_collapse": "pour.geometry",
+    "register": "pour.methods",
+    "save": "pour.models",
+    "simplex_etf": "pour.geometry",
+    "unlearn": "pour.methods",
+}
 
 __all__ = [
     "DivergenceError",
@@ -42,3 +71,17 @@ __all__ = [
     "simplex_etf",
     "unlearn",
 ]
+
+_named = lazy_names("pour", _HOMES)
+
+
+def __getattr__(name: str) -> object:
+    if name == "metrics":
+        import importlib
+
+        return importlib.import_module("pour.metrics")
+    return _named(name)
+
+
+def __dir__() -> list[str]:
+    return __all__

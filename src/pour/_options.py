@@ -64,11 +64,11 @@ def field_docs(cls: type) -> dict[str, str]:
     return docs
 
 
-def with_method_options(command: Callable[..., None], method: type[Method]) -> Callable[..., None]:
+def with_method_options(command: Callable[..., None], method: type[Method] | None) -> Callable[..., None]:
     """``command`` with a flag for each option of ``method``; what is given reaches it as the dict ``options``."""
     signature = inspect.signature(command, eval_str=True)
     own = [parameter for parameter in signature.parameters.values() if parameter.name != "options"]
-    flags = _flags(method)
+    flags = [] if method is None else _flags(method)
 
     def wrapper(**arguments: Any) -> None:
         given = {flag.name.removeprefix(_PREFIX): arguments.pop(flag.name) for flag in flags}

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
-import platform
-import subprocess
 import sys
 import time
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -22,7 +18,11 @@ import pour
 from pour._files import refuse_to_overwrite, write_text
 from pour._options import DEFAULT_METHOD, chosen_method, with_method_options
 from pour.errors import PourError, UsageError
-from pour.methods import get_method
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pour.data.dataset import ImageDataset
 
 __all__ = ["app", "main"]
 
@@ -52,8 +52,7 @@ def main() -> None:
     """Run the command line: exit 0 when done, 2 on wrong use, 1 when the work failed."""
     warnings.showwarning = _show_warning
     try:
-        # The flags of a method are only known once its name is.
-        app.command()(with_method_options(unlearn, get_method(chosen_method(sys.argv[1:]))))
+        _add_unlearn(sys.argv[1:])
         app()
     except UsageError as error:
         _complain(str(error))
@@ -64,6 +63,16 @@ def main() -> None:
     except KeyboardInterrupt:
         _complain("Interrupted.")
         sys.exit(130)
+
+
+def _add_unlearn(arguments: list[str]) -> None:
+    """Add the command whose flags are only known once the method's name is."""
+    method = None
+    if "unlearn" in arguments:
+        from pour.methods import get_method
+
+        method = get_method(chosen_method(arguments))
+    app.command()(with_method_options(unlearn, method))
 
 
 def _complain(sentence: str) -> None:
@@ -128,6 +137,7 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train a classifier; with --without, the retrained reference. A killed run goes on when started again."""
+    from pour._circumstances import circumstances
     from pour.training import Run, describe_classifier, get_recipe, train_classifier
 
     refuse_to_overwrite(out, overwrite=overwrite)
@@ -157,7 +167,7 @@ def train(
         **described,
         "seconds": seconds,
         "training": log.to_dict(),
-        **_circumstances(run.torch_device, str(run.precision)),
+        **circumstances(run.torch_device, run.precision),
     }
     write_text(out.with_suffix(".json"), json.dumps(facts, indent=1))
     table = Table("split", "accuracy", title=f"{out.name}: {data}, {chosen.name}, seed {seed}")
@@ -270,7 +280,7 @@ def models() -> None:
     _print(table)
 
 
-def _open(path: Path, arch: str | None, dataset: Any, num_classes: int | None) -> torch.nn.Module:
+def _open(path: Path, arch: str | None, dataset: ImageDataset | None, num_classes: int | None) -> nn.Module:
     """A model from a file of pour, or from plain weights and an architecture."""
     if arch is None:
         return pour.load(path)
@@ -305,32 +315,3 @@ def _print_history(records: list[dict[str, Any]], *, title: str) -> None:
             record["digest_after"][:12],
         )
     _print(table)
-
-
-def _circumstances(device: torch.device, precision: str) -> dict[str, Any]:
-    """What a number needs beside it: command, versions, device, commit and date."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
-    return {
-        "command": " ".join(["pour", *sys.argv[1:]]),
-        "device": name,
-        "precision": precision,
-        "versions": {"pour": pour.__version__, "torch": torch.__version__, "python": platform.python_version()},
-        "commit": _commit(),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-    }
-
-
-def _commit() -> str | None:
-    """The commit of the source tree, where pour runs from one."""
-    here = Path(__file__).resolve().parent
-    try:
-        answer = subprocess.run(  # noqa: S603
-            ["git", "-C", str(here), "rev-parse", "--short", "HEAD"],  # noqa: S607
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=5,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.strip()

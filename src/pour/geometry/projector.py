@@ -104,11 +104,16 @@ class Projector(nn.Module):
                 f"features have width {features.shape[dim]} in dimension {dim}, the projector was made for "
                 f"{self.num_features}; pass features of that width, or another dim."
             )
+        if torch.is_autocast_enabled(features.device.type):
+            # Autocast would round the product to half precision and leave a percent of what is to be removed.
+            with torch.autocast(features.device.type, enabled=False):
+                return self._project(features, dim)
+        return self._project(features, dim)
+
+    def _project(self, features: Tensor, dim: int) -> Tensor:
         basis = self.basis.to(dtype=features.dtype, device=features.device)
         # (z Q^T) Q costs 2 k d a row; Q^T Q first would cost d^2 and a d x d matrix.
-        removed = (features.movedim(dim, -1) @ basis.T @ basis).movedim(-1, dim)
-        # Under autocast the product comes in lower precision than the features.
-        return features - removed.to(features.dtype)
+        return features - (features.movedim(dim, -1) @ basis.T @ basis).movedim(-1, dim)
 
     def fold(self, weight: Tensor) -> Tensor:
         """Give ``W P = W - (W Q^T) Q`` for a head's ``(C, d)`` weight, so that ``(W P) z = W (P z)``.

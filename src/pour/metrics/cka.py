@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
+from pour._metric import Metric
 from pour.errors import UsageError
 from pour.metrics._inputs import as_rows, same_rows, to_float64
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
+from pour._metric import Metric
 from pour.errors import UsageError
 from pour.metrics._inputs import check_labels, class_tuple, to_float64
 from pour.metrics.accuracy import predicted_classes

@@ -1,0 +1,27 @@
+"""Names that are imported when first used, so that ``pour --help`` does not wait for torchmetrics."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["lazy_names"]
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """A module's ``__getattr__`` that imports each name from its home on first use.
+
+    Example:
+        >>> lazy_names("package", {"sqrt": "math"})("sqrt")(9.0)
+        3.0
+    """
+
+    def __getattr__(name: str) -> Any:  # noqa: N807
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(homes[name]), name)
+
+    return __getattr__
