@@ -51,7 +51,7 @@ class Record:
     steps: int = 0
     """Optimisation steps taken; 0 for a closed form."""
     seconds: float = 0.0
-    """Wall-clock time."""
+    """Wall-clock time; 0 in a model read from a file, which holds only what the same command repeats."""
     losses: tuple[float, ...] = ()
     """Loss values along the way."""
     version: str = __version__
