@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import platform
 import shlex
 import subprocess
@@ -30,7 +31,9 @@ def circumstances(device: torch.device, precision: str | None = None) -> dict[st
 
 
 def _commit() -> str | None:
-    """The commit of the source tree, where pour runs from one."""
+    """The commit of the source tree, where pour runs from one, or as ``POUR_COMMIT`` says for a copy without it."""
+    if "POUR_COMMIT" in os.environ:
+        return os.environ["POUR_COMMIT"]
     here = Path(__file__).resolve().parent
     try:
         answer = subprocess.run(  # noqa: S603
