@@ -3,7 +3,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torchmetrics import MetricCollection
 
 from pour.errors import UsageError
 from pour.metrics import LinearCKA, linear_cka
@@ -120,6 +119,9 @@ def test_debiased_value_removes_the_finite_sample_bias(n, biased):
 
 
 def test_three_variants_share_one_update_in_a_collection():
+    # Imported after pour, which mends torchvision's import where its wheel does not match torch.
+    from torchmetrics import MetricCollection
+
     x, y = related(90, 5, 4, mean=3.0)
     both = MetricCollection(
         {"plain": LinearCKA(), "printed": LinearCKA(center=False), "debiased": LinearCKA(debiased=True)}
