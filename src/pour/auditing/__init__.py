@@ -1,0 +1,37 @@
+"""The audit: every metric over models and splits, the attacks that train, and the report."""
+
+from pour.auditing.audit import audit
+from pour.auditing.distance import Decision, Discrepancy
+from pour.auditing.features import Role, Tapped, Tapper
+from pour.auditing.layers import LayerMap
+from pour.auditing.processes import gather_rows, is_first_process, joined_processes
+from pour.auditing.reading import Reading
+from pour.auditing.relearning import Relearning, RelearningCurve, relearn
+from pour.auditing.report import AuditedData, AuditedModel, AuditReport, Comparison, Difference, Line
+from pour.auditing.verdict import Measure, Verdict, measure_of
+
+__all__ = [
+    "AuditReport",
+    "AuditedData",
+    "AuditedModel",
+    "Comparison",
+    "Decision",
+    "Difference",
+    "Discrepancy",
+    "LayerMap",
+    "Line",
+    "Measure",
+    "Reading",
+    "Relearning",
+    "RelearningCurve",
+    "Role",
+    "Tapped",
+    "Tapper",
+    "Verdict",
+    "audit",
+    "gather_rows",
+    "is_first_process",
+    "joined_processes",
+    "measure_of",
+    "relearn",
+]

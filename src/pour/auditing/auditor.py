@@ -1,0 +1,205 @@
+"""The work of an audit, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Literal
+
+from pour._progress import ProgressBar
+from pour.auditing.distance import Align, Discrepancy, decide, discrepancies
+from pour.auditing.features import Role, Side, Tapped, Tapper, View
+from pour.auditing.layers import layer_maps
+from pour.auditing.lines import LineBook
+from pour.auditing.measure import Measurer, aus_reading
+from pour.auditing.reading import Reading
+from pour.auditing.relearning import Relearning, RelearningCurve, relearn
+from pour.auditing.report import AuditedData, AuditedModel, AuditReport
+from pour.auditing.similarity import rus_reading, similarities
+from pour.models.history import architecture, history
+from pour.training.run import Precision, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import torch
+    from torch import nn
+
+    from pour.auditing.layers import LayerMap
+    from pour.data.dataset import ImageSplit
+    from pour.data.splits import Splits
+    from pour.geometry.bound import BoundMetric
+
+__all__ = ["Auditor"]
+
+_SPLITS = (("test", ""), ("train", "_train"))
+_BASES: tuple[Literal["original", "retrained"], ...] = ("original", "retrained")
+# The unlearned model comes last: it is read against the other two.
+_COMPARED: tuple[Role, ...] = ("original", "retrained_second", "unlearned")
+
+
+@dataclass
+class Auditor:
+    """The order of an audit: tap all models, measure each alone, each pair, then the attacks that train."""
+
+    models: Mapping[Role, nn.Module]
+    splits: Splits
+    class_counts: Mapping[int, int]
+    device: torch.device
+    precision: Precision
+    align: Align
+    epsilon: float | None
+    head: str | None
+    seed: int
+
+    def report(
+        self, *, limit: int | None, attack: Relearning | None, layers: bool, cache: Path | None, progress: bool
+    ) -> AuditReport:
+        """Do everything; see :func:`pour.audit`."""
+        parts = {"test": self.splits.test, "train": self.splits.train, **self.splits.extra}
+        measurer = Measurer(seed=self.seed, class_counts=self.class_counts)
+        book = LineBook()
+        images = sum(len(part.whole) for part in parts.values())
+        # Measuring a model takes about as long as running it over a few thousand images.
+        weight = max(1, images // 10)
+        total = len(self.models) * (images + weight * (3 + (attack is not None)))
+        done = 0
+        with ProgressBar(total, "audit", enabled=progress) as bar:
+
+            def advance(count: int, note: str) -> None:
+                nonlocal done
+                done += count
+                bar.update(min(done, total), note=note)
+
+            tapper = Tapper(
+                splits={name: part.whole for name, part in parts.items()},
+                forgotten=self.splits.forgotten,
+                device=self.device,
+                precision=self.precision,
+                head=self.head,
+                cache=cache,
+                advance=advance,
+            )
+            tapped = {role: tapper.tap(model, role) for role, model in self.models.items()}
+            views: tuple[View, ...] = ("features", "raw") if tapped["unlearned"].projected else ("features",)
+            collapse: dict[str, dict[str, float]] = {}
+            self._scores(tapped, measurer, book)
+            self._similarities(tapped, views, book)
+            for role, model in tapped.items():
+                collapse[role] = self._alone(model, views, measurer, book)
+                advance(2 * weight, f"measured the {role} model")
+            distances = self._distances(tapped, views, measurer, book)
+            advance(len(self.models) * weight, "measured distances")
+            curves: list[RelearningCurve] = []
+            for role in self.models if attack is not None else ():
+                curves.append(self._relearned(role, attack, book))
+                advance(weight, f"relearned the {role} model")
+            maps: list[LayerMap] = []
+            if layers:
+                sides: dict[Side, ImageSplit] = {"forget": self.splits.forget_test, "retain": self.splits.retain_test}
+                maps = layer_maps(self.models, sides, self.device, head=self.head, seed=self.seed)
+        return AuditReport(
+            data=AuditedData(
+                name=self.splits.name,
+                classes=self.splits.classes,
+                forgotten=self.splits.forgotten,
+                counts={name: (len(part.forget), len(part.retain)) for name, part in parts.items()},
+            ),
+            models={role: self._described(role, tapped[role]) for role in self.models},
+            settings={
+                "seed": self.seed,
+                "limit": limit,
+                "precision": self.precision,
+                "device": self.device.type,
+                "align": self.align,
+            },
+            lines=book.lines(),
+            discrepancies=tuple(distances),
+            collapse=collapse,
+            answers={role: tuple(measurer.called(model)) for role, model in tapped.items()},
+            layers=tuple(maps),
+            relearning=tuple(curves),
+            notes=tuple(measurer.notes),
+        )
+
+    def _described(self, role: Role, tapped: Tapped) -> AuditedModel:
+        model = self.models[role]
+        known = architecture(model)
+        return AuditedModel(
+            digest=tapped.digest,
+            architecture=None if known is None else known.name,
+            methods=tuple(record.method for record in history(model)),
+            projected=tapped.projected,
+        )
+
+    def _scores(self, tapped: Mapping[Role, Tapped], measurer: Measurer, book: LineBook) -> None:
+        readings = {role: measurer.scores(model) for role, model in tapped.items()}
+        for role, found in readings.items():
+            accuracies = {name: reading for name, reading in found.items() if name.startswith("acc_")}
+            book.add("scores", role, {**accuracies, "aus": aus_reading(readings["original"], found), **found})
+
+    def _alone(self, tapped: Tapped, views: tuple[View, ...], measurer: Measurer, book: LineBook) -> dict[str, float]:
+        found: dict[str, Reading] = {}
+        for view in views:
+            # Without a projector the raw features are those that the head sees.
+            found = measurer.features(tapped, view) if view == "features" or tapped.projected else found
+            book.add(view, tapped.role, found)
+        readings, everything = measurer.collapse(tapped)
+        book.add("features", tapped.role, readings)
+        return everything
+
+    def _similarities(self, tapped: Mapping[Role, Tapped], views: tuple[View, ...], book: LineBook) -> None:
+        """CKA and RUS of every model against the original (o) and the retrained model (r)."""
+        known: dict[object, dict[str, Reading]] = {}
+        for view, (split, suffix), base in product(views, _SPLITS, _BASES):
+            for role, model in tapped.items() if base in tapped else ():
+                if role == base:
+                    continue
+                # CKA is symmetric, and raw features are something else for projected models only.
+                pair = frozenset((role, base))
+                as_seen = view if model.projected or tapped[base].projected else "features"
+                if (pair, split, as_seen) not in known:
+                    known[pair, split, as_seen] = similarities(model, tapped[base], split, as_seen)
+                cka = known[pair, split, as_seen]
+                letter = base[0]
+                names = (f"cka_f_{letter}{suffix}", f"cka_r_{letter}{suffix}", f"rus_{letter}{suffix}")
+                readings = (cka["f"], cka["r"], rus_reading(cka["f"], cka["r"], base))
+                book.add(view, role, dict(zip(names, readings, strict=True)))
+
+    def _distances(
+        self, tapped: Mapping[Role, Tapped], views: tuple[View, ...], measurer: Measurer, book: LineBook
+    ) -> list[Discrepancy]:
+        decided: list[Discrepancy] = []
+        known: dict[Role, dict[BoundMetric, Discrepancy]] = {}
+        for view, role in product(views, _COMPARED) if "retrained" in tapped else ():
+            if role in tapped and (view == "features" or tapped[role].projected):
+                known[role] = self._to_retrained(tapped[role], tapped["retrained"], view, measurer)
+            if role != "unlearned":
+                continue
+            for metric, value in known[role].items():
+                before, floor = (
+                    known[other][metric].total if metric in known.get(other, {}) else None
+                    for other in ("original", "retrained_second")
+                )
+                decided.append(decide(value, original=before, floor=floor, epsilon=self.epsilon))
+                for other, values in known.items():
+                    if metric in values:
+                        # Nothing can be too close to the retrained model, so the floor's interval starts at 0.
+                        low = 0.0 if other == "retrained_second" else None
+                        total = Reading(value=values[metric].total, low=low, n=value.n)
+                        book.add(view, other, {f"discrepancy_{metric}": total})
+        return decided
+
+    def _to_retrained(
+        self, model: Tapped, retrained: Tapped, view: View, measurer: Measurer
+    ) -> dict[BoundMetric, Discrepancy]:
+        what = f"the distance of the {model.role} model to the retrained one"
+        found = measurer.attempt(what, lambda: discrepancies(model, retrained, view, align=self.align, seed=self.seed))
+        return found or {}
+
+    def _relearned(self, role: Role, attack: Relearning | None, book: LineBook) -> RelearningCurve:
+        run = Run(seed=self.seed, device=self.device, precision=self.precision, progress=False)
+        curve = relearn(self.models[role], self.splits, run, role=role, options=attack, head=self.head)
+        book.add("scores", role, {"relearn_f": curve.mean_forget})
+        return curve

@@ -1,0 +1,73 @@
+"""Features of the reference models kept on disk, so that the next audit need not run them again."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from pour._files import atomic_path
+from pour.auditing.processes import is_first_process
+from pour.models.tap import Features
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+    from torch import Tensor
+
+    from pour.data.dataset import ImageSplit
+
+__all__ = ["FeatureCache", "split_digest"]
+
+_VERSION = 1
+
+
+def split_digest(split: ImageSplit) -> str:
+    """SHA-256 of a split's images and labels."""
+    total = hashlib.sha256(f"{split.image_shape}".encode())
+    total.update(np.ascontiguousarray(split.images).data)
+    total.update(np.ascontiguousarray(split.labels).data)
+    return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class FeatureCache:
+    """Files named by everything that decides their content: weights, structure, images, precision and device."""
+
+    folder: Path
+    precision: str
+    device: torch.device
+
+    def path(self, model: str, data: str, split: str) -> Path:
+        """The file for a model's digest and a split's digest."""
+        key = f"{_VERSION}\0{model}\0{data}\0{self.precision}\0{self.device.type}"
+        return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}-{split}.safetensors"
+
+    def read(self, path: Path, labels: Tensor) -> Features | None:
+        """The features in a file, or None where it is missing, cut short or of another number of images."""
+        if not path.is_file():
+            return None
+        try:
+            stored = load_file(path, device=str(self.device))
+            features, scores = stored["features"], stored["scores"]
+        except (SafetensorError, OSError, KeyError):
+            # A cache is only a shortcut: what cannot be read is tapped again, and the file replaced.
+            return None
+        if not len(features) == len(scores) == len(labels):
+            return None
+        return Features(features=features, raw=stored.get("raw", features), scores=scores, labels=labels)
+
+    def write(self, path: Path, seen: Features) -> None:
+        """Keep the features; the first process writes for all."""
+        if not is_first_process():
+            return
+        tensors = {"features": seen.features, "scores": seen.scores}
+        if seen.raw is not seen.features:
+            tensors["raw"] = seen.raw
+        with atomic_path(path) as temporary:
+            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, temporary)

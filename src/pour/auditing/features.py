@@ -1,0 +1,235 @@
+"""Each model runs once over each split; every metric reads what is kept here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pour.auditing.cache import FeatureCache, split_digest
+from pour.auditing.processes import all_agree, gather_rows, share_of
+from pour.data.loader import DeviceLoader
+from pour.errors import UsageError
+from pour.models.head import find_head
+from pour.models.history import unwrap
+from pour.models.projected import ProjectedHead
+from pour.models.state import digest
+from pour.models.surgery import copy_model
+from pour.models.tap import Features, extract_features
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from torch import nn
+
+    from pour.data.dataset import ImageSplit, LabelArray
+    from pour.models.head import Head
+    from pour.training.run import Precision
+
+__all__ = ["Role", "Side", "Tapped", "Tapper", "View", "stratified_rows"]
+
+Role = Literal["original", "unlearned", "retrained", "retrained_second"]
+"""Which model of an audit."""
+View = Literal["features", "raw"]
+"""What the head sees, or the encoder's output before a projector."""
+Side = Literal["forget", "retain"]
+"""Images of the forgotten classes, or the others."""
+
+# Large enough to keep a GPU busy; on a CPU the maps of a batch should stay near its caches.
+_GPU_BATCH = 2000
+_CPU_BATCH = 125
+
+
+@dataclass(frozen=True)
+class Tapped:
+    """What one model makes of every split, in float32 on the audit's device."""
+
+    role: Role
+    digest: str
+    """SHA-256 of the state dict."""
+    forgotten: tuple[int, ...]
+    splits: Mapping[str, Features]
+    """``"train"``, ``"test"`` and further test sets; features (n, d), scores (n, C)."""
+    weight: Tensor
+    """The head's, (C, d)."""
+    bias: Tensor | None
+    """The head's, (C,)."""
+    projected: bool
+    """Whether a projector stands before the head, so that raw features differ from the head's."""
+
+    def mask(self, split: str, side: Side) -> Tensor:
+        """Which images of a split are on a side, (n,) booleans."""
+        labels = self.splits[split].labels
+        forgotten = torch.isin(labels, torch.tensor(self.forgotten, device=labels.device))
+        return forgotten if side == "forget" else ~forgotten
+
+    def rows(self, split: str, view: View = "features") -> Tensor:
+        """The features of a split, (n, d)."""
+        seen = self.splits[split]
+        return seen.features if view == "features" else seen.raw
+
+    def side(self, split: str, side: Side, view: View = "features") -> Tensor:
+        """The features of one side of a split, (n, d)."""
+        return self.rows(split, view)[self.mask(split, side)]
+
+    def labels(self, split: str) -> Tensor:
+        """The true classes of a split, (n,)."""
+        return self.splits[split].labels
+
+    def predicts_forgotten(self, split: str) -> Tensor:
+        """Whether the predicted class is a forgotten one, (n,) booleans."""
+        predicted = self.splits[split].scores.argmax(dim=1)
+        return torch.isin(predicted, torch.tensor(self.forgotten, device=predicted.device))
+
+
+@dataclass
+class Tapper:
+    """Runs models over the splits; the images go to the device once for all models."""
+
+    splits: Mapping[str, ImageSplit]
+    """What to run on, by name."""
+    forgotten: tuple[int, ...]
+    """The forgotten classes."""
+    device: torch.device
+    """Where to run, and where the features stay."""
+    precision: Precision = "fp32"
+    """fp32 (convolutions as torch is set: TF32 on a GPU that has it), or bf16; features are kept in float32."""
+    head: str | None = None
+    """Name of the models' head, where it is not found by itself."""
+    cache: Path | None = None
+    """A folder for the features of the reference models."""
+    advance: Callable[[int, str], None] = lambda images, note: None
+    """Called with the number of images done and a word on what was done."""
+    _loaders: dict[str, DeviceLoader] = field(default_factory=dict)
+    _digests: dict[str, str] = field(default_factory=dict)
+
+    def tap(self, model: nn.Module, role: Role) -> Tapped:
+        """Run a model over all splits, or read what an earlier audit kept of a reference."""
+        network = unwrap(model)
+        found = find_head(network, head=self.head)
+        self._check_head(found, role)
+        weights = digest(network.state_dict())
+        store = None
+        if self.cache is not None and role != "unlearned":
+            store = FeatureCache(self.cache, self.precision, self.device)
+        on_device: nn.Module | None = None
+        splits: dict[str, Features] = {}
+        for name, split in self.splits.items():
+            labels = torch.as_tensor(split.labels, device=self.device)
+            path, seen = None, None
+            if store is not None:
+                # Weights alone do not say how the network is built or which layer is its head.
+                path = store.path(f"{weights}\0{network!r}\0{found.name}", self._digest(name), name)
+                seen = store.read(path, labels)
+                # Processes with disks of their own may not all have the file, and tapping needs all of them.
+                seen = seen if all_agree(seen is not None, self.device) else None
+            if seen is None:
+                if on_device is None:
+                    on_device = copy_model(network).to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+                seen = self._run(on_device, found, role, name, labels)
+                if store is not None and path is not None:
+                    store.write(path, seen)
+            else:
+                self.advance(len(split), f"{role} model from the cache")
+            splits[name] = seen
+        return Tapped(
+            role=role,
+            digest=weights,
+            forgotten=self.forgotten,
+            splits=splits,
+            weight=found.weight.to(self.device),
+            bias=None if found.bias is None else found.bias.to(self.device),
+            projected=isinstance(found.module, ProjectedHead),
+        )
+
+    def _run(self, model: nn.Module, head: Head, role: Role, name: str, labels: Tensor) -> Features:
+        on_gpu = self.device.type == "cuda"
+        with (
+            torch.backends.cudnn.flags(enabled=True, benchmark=on_gpu),
+            torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"),
+        ):
+            seen = extract_features(model, self._batches(name, role), head=head)
+        mine = len(share_of(len(labels)))
+        features = gather_rows(_pooled(seen.features, head)[:mine], len(labels))
+        raw = features
+        if seen.raw is not seen.features:
+            raw = gather_rows(_pooled(seen.raw, head)[:mine], len(labels))
+        scores = gather_rows(seen.scores.float()[:mine], len(labels))
+        _check_finite(features, raw, scores, role, name)
+        return Features(features=features, raw=raw, scores=scores, labels=labels)
+
+    def _batches(self, name: str, role: Role) -> Iterator[tuple[Tensor, Tensor]]:
+        if name not in self._loaders:
+            split = self.splits[name]
+            rows = share_of(len(split))
+            # A process without a share runs one image all the same, and keeps nothing of it.
+            stop = min(len(split), max(rows.stop, rows.start + 1))
+            start = min(rows.start, stop - 1)
+            part = split if stop - start == len(split) else split.take(np.arange(start, stop))
+            self._loaders[name] = DeviceLoader(
+                part.images,
+                part.labels,
+                batch_size=_GPU_BATCH if self.device.type == "cuda" else _CPU_BATCH,
+                device=self.device,
+            )
+        for images, labels in self._loaders[name].epoch(0):
+            yield images, labels
+            self.advance(len(images), f"{role} model on {name} images")
+
+    def _digest(self, name: str) -> str:
+        if name not in self._digests:
+            self._digests[name] = split_digest(self.splits[name])
+        return self._digests[name]
+
+    def _check_head(self, head: Head, role: Role) -> None:
+        highest = max(int(split.labels.max()) for split in self.splits.values())
+        if highest >= head.num_classes:
+            raise UsageError(
+                f"The {role} model has scores for {head.num_classes} classes, but the labels go up to {highest}; "
+                "all models of an audit need a score for every class of the data, the forgotten ones included."
+            )
+
+
+def _pooled(features: Tensor, head: Head) -> Tensor:
+    """Features of each image as one float32 row: tokens and maps are averaged, as a linear head before a mean does."""
+    if features.ndim > 2:
+        features = features.movedim(head.dim, -1).flatten(1, -2).mean(dim=1)
+    return features.float()
+
+
+def _check_finite(features: Tensor, raw: Tensor, scores: Tensor, role: Role, name: str) -> None:
+    if scores.ndim != 2:
+        raise UsageError(
+            f"The {role} model gives scores of shape {tuple(scores.shape)}; "
+            "an audit needs one score per class and image."
+        )
+    # A score of -inf is a mask; every other value that is not finite is damage.
+    broken = ~(torch.isfinite(features).all(dim=1) & torch.isfinite(raw).all(dim=1)) | (
+        torch.isnan(scores) | torch.isposinf(scores)
+    ).any(dim=1)
+    if bool(broken.any()):
+        raise UsageError(
+            f"The {role} model gives NaN or infinite features or scores on {int(broken.sum())} of {len(broken)} {name} "
+            "images; it has diverged and cannot be audited."
+        )
+
+
+def stratified_rows(labels: LabelArray, count: int, seed: int) -> LabelArray:
+    """Choose ``count`` rows with every class in its share, sorted; all of them where there are no more.
+
+    Example:
+        >>> rows = stratified_rows(np.array([0, 0, 0, 0, 1, 1]), 3, seed=0)
+        >>> np.array([0, 0, 0, 0, 1, 1])[rows]
+        array([0, 0, 1])
+    """
+    if count >= len(labels):
+        return np.arange(len(labels))
+    order = np.random.default_rng(seed).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    # Points evenly spaced over the classes laid end to end: each class gets its share to within one.
+    places = ((np.arange(count) + 0.5) * len(labels) / count).astype(np.int64)
+    return np.sort(order[places])

@@ -1,0 +1,129 @@
+"""Where in the network two models part: CKA between all their layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from pour.auditing.features import Role, Side, stratified_rows
+from pour.metrics.heatmap import cka_heatmap
+from pour.models.head import evaluating, find_head
+from pour.models.history import unwrap
+from pour.models.surgery import copy_model
+from pour.models.tap import to_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pour.data.dataset import ImageSplit
+
+__all__ = ["LayerMap", "layer_maps"]
+
+# A layer's map has tens of thousands of values to an image, so that a few hundred images are what fits.
+_IMAGES = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerMap:
+    """CKA between every layer of the unlearned model and every layer of a reference."""
+
+    reference: Role
+    side: Side
+    n: int
+    """Test images."""
+    rows: tuple[str, ...]
+    """Layers of the unlearned model."""
+    columns: tuple[str, ...]
+    """Layers of the reference."""
+    values: tuple[tuple[float, ...], ...]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> LayerMap:
+        """Read what ``dataclasses.asdict`` wrote."""
+        return cls(
+            reference=data["reference"],
+            side=data["side"],
+            n=data["n"],
+            rows=tuple(data["rows"]),
+            columns=tuple(data["columns"]),
+            values=tuple(tuple(row) for row in data["values"]),
+        )
+
+
+def layer_maps(
+    models: Mapping[Role, nn.Module],
+    sides: Mapping[Side, ImageSplit],
+    device: torch.device,
+    *,
+    head: str | None = None,
+    seed: int = 0,
+) -> list[LayerMap]:
+    """Compare the unlearned model's layers with those of the original and, where there is one, the retrained model.
+
+    Args:
+        models: the models by role.
+        sides: test images of the forgotten and of the retained classes.
+        device: where to run.
+        head: name of the head, where it is not found by itself.
+        seed: fixes the choice of images.
+    """
+    maps = []
+    for side, split in sides.items():
+        chosen = split.take(stratified_rows(split.labels, _IMAGES, seed))
+        images = to_unit(torch.as_tensor(chosen.images, device=device).permute(0, 3, 1, 2))
+        layers = {role: _layers(model, images, head) for role, model in models.items() if role != "retrained_second"}
+        unlearned = layers.pop("unlearned")
+        for role, others in layers.items():
+            values = cka_heatmap(unlearned, others)
+            maps.append(
+                LayerMap(
+                    reference=role,
+                    side=side,
+                    n=len(chosen),
+                    rows=tuple(unlearned),
+                    columns=tuple(others),
+                    values=tuple(tuple(row) for row in values.tolist()),
+                )
+            )
+    return maps
+
+
+@torch.no_grad()
+def _layers(model: nn.Module, images: Tensor, head: str | None) -> dict[str, Tensor]:
+    """The outputs of the blocks of a network in the order in which they run."""
+    network = copy_model(unwrap(model)).to(images.device)
+    outputs: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Any:
+        def hook(module: nn.Module, inputs: object, output: object) -> None:
+            if isinstance(output, Tensor) and len(output) == len(images):
+                outputs[name] = output.float().flatten(1)
+
+        return hook
+
+    last = find_head(network, head=head).name
+    handles = [block.register_forward_hook(keep(name)) for name, block in _blocks(network).items()]
+    try:
+        with evaluating(network):
+            network(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {name: output for name, output in outputs.items() if name != last} or outputs
+
+
+def _blocks(network: nn.Module, prefix: str = "") -> dict[str, nn.Module]:
+    """The parts of a network, containers and single wrapped networks opened."""
+    blocks: dict[str, nn.Module] = {}
+    children = list(network.named_children())
+    for name, child in children:
+        path = f"{prefix}{name}"
+        container = isinstance(child, nn.Sequential | nn.ModuleList) and any(
+            list(part.children()) for part in child.children()
+        )
+        wrapped = name == "model" and len(children) <= 2
+        blocks |= _blocks(child, f"{path}.") if container or wrapped else {path: child}
+    return blocks

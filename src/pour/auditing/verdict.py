@@ -1,0 +1,157 @@
+"""What a number means beside the same number of a retrained model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pour.auditing.reading import Reading
+
+__all__ = ["Group", "Measure", "Verdict", "judge", "measure_of"]
+
+Verdict = Literal["within its interval", "leaks more", "destroyed", "as the original", "better", "no reference"]
+"""How a value stands to the retrained model's interval.
+
+- ``leaks more``: more of the forgotten class is left than in a model that never saw it.
+- ``destroyed``: less structure than such a model has, on retained or on forgotten images.
+- ``as the original``: outside on the harmful side, but no worse than the original model was before forgetting.
+- ``better``: outside on the harmless side.
+- ``no reference``: there is no retrained model (or, for comparisons with it, no second one) to read it against.
+"""
+Group = Literal["accuracy", "similarity", "membership", "probes", "predictions", "norms", "collapse", "distance"]
+_Outside = Literal["leaks more", "destroyed", "better", "damage", "by original", "by similarity"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What one metric means."""
+
+    title: str
+    group: Group
+    above: _Outside
+    """What a value above the retrained model's interval means.
+
+    "damage" is destroyed unless the original was no better, "by original" a leak towards the original's value, and
+    "by similarity" a difference that takes its direction from CKA_f(o).
+    """
+    below: _Outside
+    """What a value below it means."""
+
+
+# A probe and the entropy have a natural value for a class that was never seen, so that too little is damage as well.
+_MEASURES: dict[str, Measure] = {
+    "acc_r": Measure("Acc_r, retained", "accuracy", "better", "damage"),
+    "acc_f": Measure("Acc_f, forgotten", "accuracy", "leaks more", "better"),
+    "acc_tr": Measure("Acc_tr, retained, train", "accuracy", "better", "damage"),
+    "acc_tf": Measure("Acc_tf, forgotten, train", "accuracy", "leaks more", "better"),
+    "aus": Measure("AUS", "accuracy", "better", "by similarity"),
+    "cka_f_o": Measure("CKA_f(o), forgotten, with the original", "similarity", "leaks more", "destroyed"),
+    "cka_r_o": Measure("CKA_r(o), retained, with the original", "similarity", "better", "damage"),
+    "rus_o": Measure("RUS(o)", "similarity", "by similarity", "by similarity"),
+    "cka_f_r": Measure("CKA_f(r), forgotten, with the retrained", "similarity", "better", "by similarity"),
+    "cka_r_r": Measure("CKA_r(r), retained, with the retrained", "similarity", "better", "damage"),
+    "rus_r": Measure("RUS(r)", "similarity", "better", "by similarity"),
+    "rmia_tpr": Measure("rMIA, members called members", "membership", "leaks more", "better"),
+    "rmia_fpr": Measure("rMIA, others called members", "membership", "better", "leaks more"),
+    "rmia_balanced_accuracy": Measure("rMIA, balanced accuracy", "membership", "leaks more", "better"),
+    "rmia_auc": Measure("rMIA, area under ROC", "membership", "leaks more", "better"),
+    "probe_linear": Measure("linear probe, against all retained", "probes", "leaks more", "destroyed"),
+    "probe_linear_nearest": Measure("linear probe, against the nearest", "probes", "leaks more", "destroyed"),
+    "probe_knn": Measure("5-NN probe, against all retained", "probes", "leaks more", "destroyed"),
+    "probe_knn_nearest": Measure("5-NN probe, against the nearest", "probes", "leaks more", "destroyed"),
+    "relearn_f": Measure("Acc_f while relearning, mean", "probes", "leaks more", "better"),
+    "entropy_f": Measure("entropy of retained scores, forgotten", "predictions", "by original", "by original"),
+    "kl_uniform_f": Measure("KL to uniform, forgotten", "predictions", "by original", "by original"),
+    "norm_leak": Measure("forgotten told by norm, area under ROC", "norms", "leaks more", "better"),
+    "nc1": Measure("NC1, within / between", "collapse", "damage", "better"),
+    "nc2_norm_spread": Measure("NC2, spread of norms", "collapse", "damage", "better"),
+    "nc2_angle_std": Measure("NC2, spread of angles in degrees", "collapse", "damage", "better"),
+    "nc3": Measure("NC3, head against means", "collapse", "damage", "better"),
+    "nc4": Measure("NC4, agreement with nearest mean", "collapse", "better", "damage"),
+    "discrepancy_mmd": Measure("distance, MMD", "distance", "by similarity", "better"),
+    "discrepancy_energy": Measure("distance, energy", "distance", "by similarity", "better"),
+    "discrepancy_sliced-wasserstein-1": Measure("distance, sliced W1", "distance", "by similarity", "better"),
+}
+
+
+def measure_of(name: str) -> Measure:
+    """What the metric of that name is; a suffix says on which images ("_train", "_external").
+
+    Example:
+        >>> measure_of("cka_f_o_train").title, measure_of("acc_f_external").above
+        ('CKA_f(o), forgotten, with the original, train', 'leaks more')
+    """
+    base = name
+    while base not in _MEASURES:
+        base = base.rpartition("_")[0]
+        if not base:
+            raise KeyError(name)
+    found, suffix = _MEASURES[base], name[len(base) + 1 :]
+    return replace(found, title=f"{found.title}, {suffix}") if suffix else found
+
+
+def judge(
+    name: str,
+    reading: Reading,
+    reference: Reading | None,
+    original: Reading | None = None,
+    *,
+    earlier: Mapping[str, Verdict] | None = None,
+) -> Verdict:
+    """Read a value against the reference's interval.
+
+    Args:
+        name: the metric.
+        reading: the unlearned model's value.
+        reference: the retrained model's, with the interval that its images and seeds leave open.
+        original: the original model's.
+        earlier: verdicts on other lines of the same features, by name; for values that have no direction of their own.
+
+    Example:
+        >>> from pour.auditing.reading import Reading
+        >>> retrained = Reading(value=0.95, low=0.94, high=0.96)
+        >>> [judge("probe_linear", Reading(value=v), retrained) for v in (0.955, 0.98, 0.6)]
+        ['within its interval', 'leaks more', 'destroyed']
+    """
+    if reference is None:
+        return "no reference"
+    low, high = reference.bounds
+    if low <= reading.value <= high:
+        return "within its interval"
+    above = reading.value > high
+    measure = measure_of(name)
+    side = measure.above if above else measure.below
+    if side == "damage":
+        return "as the original" if _no_worse(reading, original, above) else "destroyed"
+    if side == "by original":
+        toward = original is not None and (original.value > reference.value) == above
+        return "leaks more" if toward else "destroyed"
+    if side == "by similarity":
+        return _by_similarity(name, above, earlier or {})
+    return side
+
+
+def _no_worse(reading: Reading, original: Reading | None, harm_above: bool) -> bool:
+    """Whether the value is not outside the original's interval on the harmful side."""
+    if original is None:
+        return False
+    low, high = original.bounds
+    return reading.value <= high if harm_above else reading.value >= low
+
+
+def _by_similarity(name: str, above: bool, earlier: Mapping[str, Verdict]) -> Verdict:
+    """Whether a value that says only "different" means a leak or damage."""
+    suffix = "_train" if name.endswith("_train") else ""
+    leaks = earlier.get("acc_f") == "leaks more"
+    if name == "aus":
+        return "leaks more" if leaks else earlier.get("acc_r", "destroyed")
+    like_original = earlier.get(f"cka_f_o{suffix}")
+    if name.startswith("rus_o") and above:
+        # RUS(o) rewards any destruction of the forgotten class's features.
+        return "destroyed" if like_original == "destroyed" else "better"
+    if name.startswith("rus_r") and earlier.get(f"cka_f_r{suffix}") == "within its interval":
+        return earlier.get(f"cka_r_r{suffix}", "destroyed")
+    return "leaks more" if leaks or like_original == "leaks more" else "destroyed"
