@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from pour._files import atomic_path, refuse_to_overwrite
 from pour._version import __version__
 from pour.errors import PourError, UsageError
-from pour.geometry.projector import Projector
 from pour.models import history as cards
 from pour.models.head import find_head
-from pour.models.projected import ForgottenLogit, ProjectedHead
+from pour.models.projected import ForgottenLogit, ProjectedHead, projector_of_state
 from pour.models.registry import load_plain, rebuild
 from pour.models.state import digest, is_torch_file, load_into, read_state_dict, unreadable
 from pour.models.surgery import copy_model, swap_module
@@ -271,13 +270,13 @@ def _with_projectors(model: nn.Module, header: Header, state: Mapping[str, Tenso
     for entry in header.projections:
         try:
             place = model.get_submodule(entry.head)
-            basis = state[f"{entry.head}.projector.basis" if entry.head else "projector.basis"]
+            projector = projector_of_state(state, entry.head)
         except (AttributeError, KeyError) as error:
             raise UsageError(
                 f"{source} is for another architecture than this {type(model).__name__}, which has no head "
                 f"{entry.head!r}; give the model that it was saved from."
             ) from error
-        projected = ProjectedHead(place, Projector(basis), forgotten=entry.forgotten, forgotten_logit=entry.logit).to(
+        projected = ProjectedHead(place, projector, forgotten=entry.forgotten, forgotten_logit=entry.logit).to(
             next(place.parameters()).device
         )
         model = swap_module(model, place, projected)

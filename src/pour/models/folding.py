@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from pour.errors import UsageError
+from pour.geometry.eraser import Eraser
 from pour.geometry.projector import Projector
 from pour.models import history as cards
 from pour.models.projected import ProjectedHead, masked_score
@@ -81,6 +82,10 @@ def _check_foldable(model: nn.Module, name: str) -> None:
             f"The head {name!r} shares its weight with another layer, which folding would change too; "
             "keep the projected model as it is."
         )
+    if layer.bias is None and isinstance(projected.projector, Eraser):
+        raise UsageError(
+            f"The head {name!r} has no bias to hold what the eraser leaves in place; keep the projected model as it is."
+        )
     if layer.bias is None and projected.forgotten and projected.forgotten_logit == "mask":
         raise UsageError(
             f'The head {name!r} has no bias to hold the mask; forget with forgotten_logit="keep" (or "zero") to fold.'
@@ -104,14 +109,24 @@ def _shares(other: nn.Module, layer: nn.Module) -> bool:
     return any(id(parameter) in own for parameter in other.parameters(recurse=False))
 
 
+def _exact(projector: Projector | Eraser, place: torch.device) -> Projector | Eraser:
+    """The same in float64; a projector's basis, rounded before, is made orthonormal again."""
+    if isinstance(projector, Projector):
+        return Projector.from_directions(projector.basis.to(place, torch.float64))
+    parts = (projector.replies, projector.readings, projector.constant)
+    return Eraser(*(part.to(place, torch.float64) for part in parts))
+
+
 @torch.no_grad()
 def _merge(projected: ProjectedHead) -> None:
     """Write ``W P`` and the forgotten scores into the head's own parameters."""
-    weight, bias, basis = projected.head.weight, projected.head.bias, projected.projector.basis
+    weight, bias = projected.head.weight, projected.head.bias
     # Apple's GPU has no float64.
     place = torch.device("cpu") if weight.device.type == "mps" else weight.device
-    exact = Projector.from_directions(basis.to(place, torch.float64))
-    tolerance = 8 * torch.finfo(basis.dtype).eps
+    exact = _exact(projected.projector, place)
+    if isinstance(exact, Eraser) and bias is not None:
+        bias += exact.offset(weight.flatten(1).to(place, torch.float64)).to(bias)
+    tolerance = 8 * torch.finfo(next(projected.projector.buffers()).dtype).eps
     for start in range(0, len(weight), _ROWS_AT_ONCE):
         rows = weight[start : start + _ROWS_AT_ONCE]
         wide = rows.flatten(1).to(place, torch.float64)

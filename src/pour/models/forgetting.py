@@ -22,6 +22,8 @@ from pour.models.tap import checked_batches, device_of, tap_features, to_unit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pour.geometry.eraser import Eraser
+
 __all__ = ["Direction", "forget"]
 
 Direction = Literal["weights", "means", "centered-means"]
@@ -90,10 +92,11 @@ def forget(
     else:
         rows = _means(model, found, indices, data or (), centered=direction == "centered-means")
     dtype = torch.promote_types(found.weight.dtype, torch.float32)
-    projector = Projector.from_directions(rows.detach().to(found.weight.device, dtype))
+    added = Projector.from_directions(rows.detach().to(found.weight.device, dtype))
+    projector: Projector | Eraser = added
     forgotten, logit = indices, forgotten_logit
     if before is not None:
-        projector = before.projector.then(projector)
+        projector = before.projector.then(added)
         forgotten, logit = _joined(before, indices, forgotten_logit)
 
     result = copy_model(model)
@@ -215,6 +218,6 @@ def _digest_after(model: nn.Module, head: Head, contents: Mapping[str, str]) -> 
     prefix = f"{head.name}." if head.name else ""
     moved = {f"{prefix}head.{name.removeprefix(prefix)}": value for name, value in contents.items()}
     known = {**moved, **contents}
-    # The basis keeps its name when a later request replaces it.
-    known = {name: value for name, value in known.items() if not name.endswith("projector.basis")}
+    # What is in front of the head keeps its names when a later request replaces it.
+    known = {name: value for name, value in known.items() if not name.startswith(f"{prefix}projector.")}
     return digest(model.state_dict(), known=known)

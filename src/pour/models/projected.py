@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from pour.errors import UsageError
+from pour.geometry.eraser import Eraser
+from pour.geometry.projector import Projector
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from pour.geometry.projector import Projector
-
-__all__ = ["ForgottenLogit", "ProjectedHead", "is_head_layer", "masked_score"]
+__all__ = ["ForgottenLogit", "ProjectedHead", "is_head_layer", "masked_score", "projector_of_state"]
 
 ForgottenLogit = Literal["mask", "keep", "zero"]
 """What becomes of a forgotten class's own score: never predicted, left as ``W P z + b``, or 0."""
@@ -47,6 +47,18 @@ def masked_score(dtype: torch.dtype) -> float:
     return max(torch.finfo(dtype).min / 2, -1e15)
 
 
+def projector_of_state(state: Mapping[str, Tensor], head: str) -> Projector | Eraser:
+    """The projector or eraser that a state dict holds for the head called ``head``.
+
+    Raises:
+        KeyError: there is none.
+    """
+    prefix = f"{head}.projector." if head else "projector."
+    if f"{prefix}readings" in state:
+        return Eraser(*(state[prefix + part] for part in ("replies", "readings", "constant")))
+    return Projector(state[f"{prefix}basis"])
+
+
 class ProjectedHead(nn.Module):
     """``scores = W P z + b`` with ``P z = z - (z Q^T) Q``: the projector, then the untouched head (the paper's POUR-P).
 
@@ -54,7 +66,8 @@ class ProjectedHead(nn.Module):
 
     Args:
         head: ``nn.Linear``, or ``nn.Conv2d`` with 1x1 kernels.
-        projector: Removes the forgotten directions from features of the head's width.
+        projector: Removes the forgotten directions from features of the head's width: a projector, or an eraser where
+            something else than an orthogonal projection does it.
         forgotten: Indices of the forgotten classes; may be empty for a concept that is no class.
         forgotten_logit: What becomes of their scores.
 
@@ -71,7 +84,7 @@ class ProjectedHead(nn.Module):
     def __init__(
         self,
         head: nn.Module,
-        projector: Projector,
+        projector: Projector | Eraser,
         *,
         forgotten: Sequence[int] = (),
         forgotten_logit: ForgottenLogit = "mask",
@@ -84,7 +97,7 @@ class ProjectedHead(nn.Module):
         if forgotten_logit not in get_args(ForgottenLogit):
             choices = ", ".join(repr(choice) for choice in get_args(ForgottenLogit))
             raise UsageError(f"forgotten_logit is {forgotten_logit!r}; choose one of {choices}.")
-        self.projector = projector
+        self.projector: Projector | Eraser = projector
         self.head: nn.Linear | nn.Conv2d = head
         self.forgotten = tuple(sorted(forgotten))
         self.forgotten_logit: ForgottenLogit = forgotten_logit

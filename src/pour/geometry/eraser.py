@@ -1,0 +1,113 @@
+"""The eraser: an affine map of low rank that takes a concept out of features."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pour.errors import UsageError
+from pour.geometry._inputs import as_double
+from pour.geometry.projector import Projector
+
+__all__ = ["Eraser"]
+
+
+class Eraser(nn.Module):
+    r"""Take out of features what ``k`` linear readings say about a concept, keeping a constant in its place.
+
+    .. math:: E(z) = z - A^\top (B z - c)
+
+    with readings B, replies A (both k x d) and a constant c of length k, taken in the cheap order. LEACE is of this
+    form with :math:`A^\top B = \Sigma^{1/2} \Pi \Sigma^{-1/2}` and c = B mean(z); a :class:`Projector` is A = B = Q,
+    c = 0. Erasers follow each other as erasers.
+
+    Args:
+        replies: A, ``(k, d)``: what is subtracted for each reading.
+        readings: B, ``(k, d)``.
+        constant: c, ``(k,)``: the value of each reading at which nothing is subtracted.
+
+    Example:
+        >>> erase = Eraser(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1.0]]), torch.tensor([0.5]))
+        >>> erase(torch.tensor([[2.0, 3.0]]))
+        tensor([[-2.5000,  3.0000]])
+    """
+
+    replies: Tensor
+    readings: Tensor
+    constant: Tensor
+
+    def __init__(self, replies: Tensor, readings: Tensor, constant: Tensor) -> None:
+        super().__init__()
+        if replies.ndim != 2 or 0 in replies.shape or readings.shape != replies.shape:
+            raise UsageError(
+                f"Replies and readings must both be (k, d), but are {tuple(replies.shape)} and {tuple(readings.shape)}."
+            )
+        if constant.shape != replies.shape[:1]:
+            raise UsageError(f"The constant must have one value for each of {len(replies)} readings.")
+        for name, value in (("replies", replies), ("readings", readings), ("constant", constant)):
+            if not value.is_floating_point() or not bool(torch.isfinite(value).all()):
+                raise UsageError(f"The {name} of an eraser must be finite floating-point numbers.")
+            self.register_buffer(name, value.detach().clone())
+
+    @classmethod
+    def of(cls, projector: Projector) -> Eraser:
+        """The eraser that does what ``projector`` does."""
+        return cls(projector.basis, projector.basis, torch.zeros_like(projector.basis[:, 0]))
+
+    def forward(self, features: Tensor, *, dim: int = -1) -> Tensor:
+        """Erase from ``features``, whose dimension ``dim`` has the size d; keep their dtype, device and shape."""
+        if features.shape[dim] != self.num_features:
+            raise UsageError(
+                f"features have width {features.shape[dim]} in dimension {dim}, the eraser was made for "
+                f"{self.num_features}; pass features of that width, or another dim."
+            )
+        replies, readings, constant = (
+            part.to(dtype=features.dtype, device=features.device)
+            for part in (self.replies, self.readings, self.constant)
+        )
+        read = features.movedim(dim, -1) @ readings.T - constant
+        # Under autocast the products come in lower precision than the features.
+        return features - (read.to(features.dtype) @ replies).movedim(-1, dim).to(features.dtype)
+
+    def then(self, later: Eraser | Projector) -> Eraser:
+        """The one eraser that does what this one and after it a ``later`` one do."""
+        if isinstance(later, Projector):
+            later = Eraser.of(later)
+        if later.num_features != self.num_features:
+            raise UsageError(
+                f"An eraser of width {self.num_features} cannot be followed by one of width {later.num_features}."
+            )
+        dtype = torch.promote_types(self.replies.dtype, later.replies.dtype)
+        replies, readings, constant = (as_double(part) for part in (self.replies, self.readings, self.constant))
+        next_replies, next_readings, next_constant = (
+            as_double(part).to(replies.device) for part in (later.replies, later.readings, later.constant)
+        )
+        # What the later one reads has already lost what this one subtracted.
+        lost = next_readings @ replies.T
+        return Eraser(
+            torch.cat([replies, next_replies]),
+            torch.cat([readings, next_readings - lost @ readings]),
+            torch.cat([constant, next_constant - lost @ constant]),
+        ).to(device=self.replies.device, dtype=dtype)
+
+    def fold(self, weight: Tensor) -> Tensor:
+        """Give ``W - (W A^T) B`` for a head's ``(C, d)`` weight; :meth:`offset` goes with it."""
+        return weight - (weight @ self.replies.to(weight).T) @ self.readings.to(weight)
+
+    def offset(self, weight: Tensor) -> Tensor:
+        """Give ``W A^T c``, what the head's bias gains when the eraser is folded into it."""
+        return weight @ self.replies.to(weight).T @ self.constant.to(weight)
+
+    @property
+    def rank(self) -> int:
+        """The number k of readings."""
+        return self.replies.shape[0]
+
+    @property
+    def num_features(self) -> int:
+        """The width d of the features."""
+        return self.replies.shape[1]
+
+    def extra_repr(self) -> str:
+        """Say what is removed from what."""
+        return f"num_features={self.num_features}, rank={self.rank}"
