@@ -147,11 +147,11 @@ class Stamped:
 
 
 class Relabelled:
-    """Images with random labels instead of their own, drawn anew in every epoch from all classes alike."""
+    """Images with random labels instead of their own, drawn anew in every epoch from ``labels`` alike."""
 
-    def __init__(self, batches: Epochs, num_classes: int, seed: int) -> None:
+    def __init__(self, batches: Epochs, labels: Sequence[int], seed: int) -> None:
         self._batches = batches
-        self._num_classes = num_classes
+        self._choices = np.asarray(labels, np.int64)
         self._seed = seed
 
     def __len__(self) -> int:
@@ -162,5 +162,5 @@ class Relabelled:
         """The batches of epoch ``number``, with the same labels at every call."""
         rng = np.random.default_rng([self._seed, number])
         for images, *_ in self._batches.epoch(number):
-            drawn = torch.from_numpy(rng.integers(self._num_classes, size=len(images)))
+            drawn = torch.from_numpy(rng.choice(self._choices, size=len(images)))
             yield images, drawn.to(images.device)

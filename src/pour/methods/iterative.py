@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pour.errors import UsageError
 from pour.methods.contract import Method
@@ -27,6 +27,11 @@ __all__ = ["IterativeMethod"]
 @dataclass(kw_only=True)
 class IterativeMethod(Method):
     """A method that takes optimisation steps; subclasses set their own defaults."""
+
+    rate_options: ClassVar[tuple[str, ...]] = ("lr",)
+    """The options that are learning rates; tuning scales them together."""
+    length_option: ClassVar[str | None] = None
+    """The option that decides how long a run is, for tuning; None means epochs or steps, whichever is set."""
 
     lr: float | None = 1e-4
     """The highest learning rate."""

@@ -1,0 +1,48 @@
+"""Teachers: networks that a method compares its student with, and the distance between their answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pour.errors import UsageError
+from pour.models.head import find_head
+from pour.models.surgery import copy_model
+
+if TYPE_CHECKING:
+    from pour.methods.request import Granted
+    from pour.training.run import Run
+
+__all__ = ["divergence", "fresh_model", "frozen_copy"]
+
+
+def frozen_copy(model: nn.Module, run: Run) -> nn.Module:
+    """A copy in evaluation mode, on the run's device, whose weights do not train."""
+    return copy_model(model).to(run.torch_device).eval().requires_grad_(False)
+
+
+def fresh_model(model: nn.Module, request: Granted, run: Run) -> nn.Module:
+    """A freshly initialised network of the request, drawn with the run's seed alone; ``model`` says how many scores."""
+    with run.seeded():
+        fresh = request.build()
+    found, wanted = find_head(fresh).num_classes, find_head(model).num_classes
+    if found != wanted:
+        raise UsageError(
+            f"build= made a model with {found} scores, but the model at hand has {wanted}; build the same."
+        )
+    return fresh
+
+
+def divergence(teacher: Tensor, student: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """T^2 KL(softmax(teacher / T) || softmax(student / T)), averaged over the batch, of scores (n, C, ...).
+
+    Example:
+        >>> import torch
+        >>> divergence(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 2.0]])).item()
+        0.4337...
+    """
+    target = F.log_softmax(teacher.float() / temperature, dim=1)
+    answer = F.log_softmax(student.float() / temperature, dim=1)
+    return F.kl_div(answer, target, reduction="batchmean", log_target=True) * temperature**2

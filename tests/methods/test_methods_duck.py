@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from small_requests import FORGET, NOTHING, RETAIN, losses, tiny_net, unlearn
+from torch import Tensor, nn
+
+from pour.errors import UsageError
+from pour.methods import make_method
+from pour.methods.duck import nearest
+
+
+def features(model: nn.Module, images: Tensor) -> np.ndarray:
+    with torch.no_grad():
+        return np.asarray(model.eval()[:-1](images).double().numpy())  # type: ignore[index]
+
+
+def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.asarray(a @ b.T / np.linalg.norm(a, axis=1)[:, None] / np.linalg.norm(b, axis=1))
+
+
+def wrong_centroids(model: nn.Module) -> np.ndarray:
+    seen = np.concatenate([features(model, images) for images, _ in RETAIN])
+    labels = np.concatenate([labels.numpy() for _, labels in RETAIN])
+    return np.stack([seen[labels == label].mean(axis=0) for label in (0, 1, 3)])
+
+
+def test_the_target_is_the_nearest_wrong_centroid() -> None:
+    model = tiny_net()
+    centroids = wrong_centroids(model)
+    chosen = nearest(torch.tensor(features(model, FORGET[0][0])).float(), torch.tensor(centroids, dtype=torch.float32))
+    expected = centroids[cosines(features(model, FORGET[0][0]), centroids).argmax(axis=1)]
+    np.testing.assert_allclose(chosen.numpy(), expected, rtol=1e-6)
+
+
+def test_the_loss_is_the_distance_and_the_tempered_cross_entropy() -> None:
+    model = tiny_net()
+    result = unlearn(
+        model,
+        "duck",
+        epochs=1,
+        lr=NOTHING,
+        repair_epochs=0,
+        stop_accuracy=0.0,
+        retain_batches=3,
+        lambda_1=0.7,
+        lambda_2=1.4,
+        temperature=2.0,
+    )
+    centroids = wrong_centroids(model)
+    pull = [1 - cosines(features(model, images), centroids).max(axis=1).mean() for images, _ in FORGET]
+    with torch.no_grad():
+        keep = [float(F.cross_entropy(model(images) / 2.0, labels)) for images, labels in RETAIN]
+    expected = [0.7 * distance + 1.4 * kept for distance in pull for kept in keep]
+    np.testing.assert_allclose(losses(result), expected, rtol=1e-4)
+
+
+def test_forget_features_go_to_their_first_target() -> None:
+    model = tiny_net()
+    result = unlearn(
+        model, "duck", epochs=5, lr=0.01, repair_epochs=0, stop_accuracy=0.0, retain_batches=3, lambda_2=0.1
+    )
+    before, after = (features(net, FORGET[0][0]) for net in (model, result))
+    centroids = wrong_centroids(model)
+    target = cosines(before, centroids).argmax(axis=1)
+    rows = np.arange(len(target))
+    assert cosines(after, centroids)[rows, target].mean() > cosines(before, centroids)[rows, target].mean()
+
+
+def test_stops_when_forgotten_and_repairs() -> None:
+    result = unlearn(tiny_net(), "duck", stop_accuracy=1.1, repair_epochs=2)
+    assert len(losses(result)) == 2 * len(RETAIN)
+
+
+def test_bad_options_are_told() -> None:
+    with pytest.raises(UsageError, match="give epochs, not steps"):
+        make_method("duck", steps=10)
+    with pytest.raises(UsageError, match="retain_batches must be at least 1"):
+        make_method("duck", retain_batches=0)
+    with pytest.raises(UsageError, match="repair_lr must be above 0"):
+        make_method("duck", repair_lr=0.0)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_requests import CLASSES, FORGET, NOTHING, RETAIN, cross_entropy, kl, losses, tiny_net, unlearn
+
+import pour.methods.fcs as fcs
+from pour.errors import UsageError
+from pour.methods import make_method
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 2**16), retained=st.integers(2, 9), temperature=st.floats(0.5, 3))
+def test_contrast_is_lowest_when_all_retained_images_are_equally_similar(
+    seed: int, retained: int, temperature: float
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    forget, retain = torch.randn(5, CLASSES, generator=generator), torch.randn(retained, CLASSES, generator=generator)
+    floor = math.log(retained)
+    assert fcs.contrast(forget, retain, temperature=temperature).item() >= floor - 1e-5
+    # Equally similar: the retained scores differ only where the forget scores are blind.
+    blind = retain.clone()
+    blind[:, :-1] = 1.0
+    forget[:, -1] = 0.0
+    assert fcs.contrast(forget, blind, temperature=temperature).item() == pytest.approx(floor, abs=1e-5)
+
+
+def test_contrast_is_the_mean_over_all_pairs() -> None:
+    generator = torch.Generator().manual_seed(1)
+    forget, retain = torch.randn(5, 4, generator=generator), torch.randn(7, 4, generator=generator)
+    similarity = forget.double().numpy() @ retain.double().numpy().T / 1.15
+    log_share = similarity - np.log(np.exp(similarity).sum(axis=1, keepdims=True))
+    assert fcs.contrast(forget, retain, temperature=1.15).item() == pytest.approx(-log_share.mean(), rel=1e-5)
+
+
+def test_flattens_once_and_then_goes_round_by_round() -> None:
+    model = tiny_net()
+    still = {"lr": NOTHING, "flatten_lr": NOTHING, "contrast_lr": NOTHING, "batch_norm": "frozen"}
+    result = unlearn(model, "fcs", epochs=2, temperature=1.15, **still)
+    flat = [kl(torch.zeros(4, CLASSES), model(images)).mean() for images, _ in FORGET]
+    against = [
+        fcs.contrast(model(gone), model(kept), temperature=1.15).item()
+        for (gone, _), (kept, _) in zip(FORGET, RETAIN, strict=False)
+    ]
+    keep = [cross_entropy(model, batch) for batch in RETAIN]
+    np.testing.assert_allclose(losses(result), flat + 2 * (against + keep), rtol=1e-4)
+
+
+def test_three_optimisers_keep_their_own_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[torch.optim.Optimizer] = []
+    used: list[Any] = []
+    make, train = fcs.optimizer_for, fcs.Fcs.train
+
+    def spy(*arguments: Any) -> torch.optim.Optimizer:
+        made.append(make(*arguments))
+        return made[-1]
+
+    def watch(self: Any, *arguments: Any, **options: Any) -> Any:
+        used.append(options.get("optimizer"))
+        return train(self, *arguments, **options)
+
+    monkeypatch.setattr(fcs, "optimizer_for", spy)
+    monkeypatch.setattr(fcs.Fcs, "train", watch)
+    unlearn(tiny_net(), "fcs", epochs=2, weight_decay=0.01)
+    against, towards = made
+    assert used == [None, against, towards, against, towards]
+    assert [optimizer.param_groups[0]["weight_decay"] for optimizer in made] == [0.0, 0.01]
+    assert all("momentum_buffer" in state for optimizer in made for state in optimizer.state.values())
+
+
+def test_the_contrastive_rate_falls_along_a_cosine() -> None:
+    assert fcs.cosine(3e-4, 0.0) == pytest.approx(3e-4)
+    assert fcs.cosine(3e-4, 0.5) == pytest.approx((3e-4 + 1e-6) / 2)
+    assert fcs.cosine(3e-4, 1.0) == pytest.approx(1e-6)
+
+
+def test_bad_options_are_told() -> None:
+    with pytest.raises(UsageError, match="give epochs, not steps"):
+        make_method("fcs", steps=10)
+    with pytest.raises(UsageError, match="temperature must be above 0, but is -1"):
+        make_method("fcs", temperature=-1.0)
