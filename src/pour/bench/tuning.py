@@ -1,0 +1,297 @@
+"""The same small tuning budget for every iterative method, and two honest rules to choose by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+import warnings
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from pour._files import write_text
+from pour._progress import ProgressBar
+from pour.bench.choosing import Trial, choose, relative_change
+from pour.errors import DivergenceError, UsageError
+from pour.methods.contract import get_method
+from pour.methods.iterative import IterativeMethod
+from pour.methods.request import ForgetRequest
+from pour.methods.unlearning import make_method, unlearn
+from pour.metrics.unlearning import aus
+from pour.models.history import unwrap
+from pour.models.state import digest
+from pour.models.surgery import copy_model
+from pour.models.tap import extract_features
+from pour.training.classifier import evaluation_loader
+from pour.training.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from torch import nn
+
+    from pour.data.dataset import ImageSplit
+    from pour.data.splits import Splits
+    from pour.training.recipes import Recipe
+    from pour.training.run import Precision
+
+__all__ = ["Rule", "Trial", "TuningResult", "grid", "tune"]
+
+Rule = Literal["user", "benchmark"]
+"""``user`` looks only at data that the method may see; ``benchmark`` at a tenth of all training images, held out."""
+
+RATES = (0.1, 0.3, 1.0, 3.0)
+"""What the default learning rate is multiplied with."""
+HELD_OUT = 0.1
+"""The share of the training images that trials do not train on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningResult:
+    """The trials of a method, and the one that the rule takes."""
+
+    method: str
+    rule: Rule
+    seed: int
+    trials: tuple[Trial, ...]
+    best: int | None
+    """Which of the trials; None where all failed."""
+    note: str
+    """How the choice was made, and what was not looked at."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the trial taken, for :func:`pour.unlearn`."""
+        if self.best is None:
+            raise UsageError(f"No setting of {self.method} can be taken: {self.note}")
+        return self.trials[self.best].options
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return asdict(self)
+
+
+def grid(method: IterativeMethod, rates: dict[str, float]) -> list[dict[str, Any]]:
+    """The eight settings: four learning rates around the method's own times two lengths, half of it and all of it.
+
+    A method with several learning rates has them scaled together. A run of length 1 is tried at lengths 1 and 2.
+
+    Args:
+        method: the method with its defaults.
+        rates: its learning rates by option.
+
+    Example:
+        >>> settings = grid(make_method("finetune"), {"lr": 0.01})
+        >>> len(settings), settings[0]
+        (8, {'lr': 0.001, 'epochs': 5})
+    """
+    name = method.length_option or ("steps" if method.steps is not None else "epochs")
+    whole = int(getattr(method, name))
+    half = max(1, round(whole / 2))
+    lengths = (half, whole) if half < whole else (whole, 2 * whole)
+    return [
+        {**{option: float(f"{rate * factor:.6g}") for option, rate in rates.items()}, name: length}
+        for length in lengths
+        for factor in RATES
+    ]
+
+
+def tune(
+    model: nn.Module,
+    splits: Splits,
+    method: str,
+    *,
+    rule: Rule = "user",
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    precision: Precision | None = None,
+    progress: bool = True,
+    build: Callable[[], nn.Module] | None = None,
+    recipe: Recipe | None = None,
+    out: str | Path,
+    **options: Any,
+) -> TuningResult:
+    """Try eight settings of a method and choose one; the test split is never looked at.
+
+    With ``rule="user"`` only data that the method may see decide. A method without retained images takes, among the
+    settings that leave at most 0.2 % accuracy on un-augmented forget images, the smallest change of the weights. A
+    method with both kinds maximises AUS on a tenth of the retained images, held out, and on the forget images. A
+    method without forget images takes, among the settings that lose at most one point on held-out retained images, the
+    largest change of the weights. ``rule="benchmark"`` maximises AUS on a tenth of all training images, held out.
+
+    Every trial is written to ``out`` as soon as it is done, in one JSON file; the same call reads those that are there
+    and goes on with the rest.
+
+    Args:
+        model: the original.
+        splits: its data, and the classes to forget.
+        method: the name of an iterative method.
+        rule: what decides.
+        seed: of the hold-out and of every trial.
+        device: where to compute.
+        precision: fp32 or bf16.
+        progress: show a progress bar.
+        build: makes a fresh model, for methods that need one.
+        recipe: how the original was trained.
+        out: the folder for the trials.
+        options: options that all trials share, in place of the method's defaults.
+    """
+    chosen = _checked(method, rule, options)
+    run = Run(seed=seed, device=device, precision=precision, progress=False)
+    original = unwrap(model)
+    data = _Data.of(splits, chosen, rule, seed)
+    request = replace(data.request, build=build, recipe=recipe)
+    folder = Path(out) / f"{method}-{rule}"
+    identity = {
+        "model": digest(original.state_dict()),
+        "data": _fingerprint(splits),
+        "rule": rule,
+        "seed": seed,
+        "precision": run.precision,
+    }
+    before = _accuracy(original, data.retain, run)
+    trials: list[Trial] = []
+    settings = grid(chosen, _rates(chosen, original, request, run))
+    with ProgressBar(len(settings), f"tuning {method}", enabled=progress) as bar:
+        for setting in settings:
+            everything = {**options, **setting}
+            key = json.dumps(
+                {**identity, "precision": run.precision, "options": everything}, sort_keys=True, default=str
+            )
+            path = folder / f"{'-'.join(f'{name}-{value:g}' for name, value in setting.items())}.json"
+            trial = _stored(path, key)
+            if trial is None:
+                trial = _try(original, request, method, everything, data, before, run)
+                write_text(path, json.dumps({"key": key, **asdict(trial)}, indent=2, default=str) + "\n")
+            trials.append(trial)
+            bar.update(len(trials))
+    choice = choose(trials, original_accuracy=before)
+    result = TuningResult(method=method, rule=rule, seed=seed, trials=tuple(trials), best=choice.best, note=choice.note)
+    write_text(folder / "result.json", json.dumps(result.to_dict(), indent=2, default=str) + "\n")
+    return result
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What the trials train on, and what they are judged by."""
+
+    request: ForgetRequest
+    forget: ImageSplit | None
+    retain: ImageSplit | None
+
+    @classmethod
+    def of(cls, splits: Splits, method: IterativeMethod, rule: Rule, seed: int) -> _Data:
+        held = splits.holdout(HELD_OUT, seed)
+        judged = held.validation
+        if judged is None:
+            raise UsageError("Holding out training images left none; give splits with more of them.")
+        if "validation" in method.needs:
+            # What the method itself compares with must not be what it is judged by.
+            held = (
+                replace(held, validation=splits.validation) if splits.validation else held.holdout(HELD_OUT, seed + 1)
+            )
+        request = ForgetRequest.of(held)
+        if rule == "benchmark":
+            return cls(request, judged.forget, judged.retain)
+        request.forget = splits.forget_train
+        if "retain" not in method.needs:
+            return cls(request, splits.forget_train, None)
+        return cls(request, splits.forget_train if "forget" in method.needs else None, judged.retain)
+
+
+def _checked(name: str, rule: str, options: dict[str, Any]) -> IterativeMethod:
+    if rule not in get_args(Rule):
+        raise UsageError(f"The rule must be user or benchmark, but is {rule!r}.")
+    if not issubclass(get_method(name), IterativeMethod):
+        raise UsageError(f"{name} takes no optimisation steps that could be tuned; tune an iterative method.")
+    method = make_method(name, **options)
+    if not isinstance(method, IterativeMethod):
+        raise UsageError(f"{name} takes no optimisation steps that could be tuned; tune an iterative method.")
+    return method
+
+
+def _rates(method: IterativeMethod, model: nn.Module, request: ForgetRequest, run: Run) -> dict[str, float]:
+    """The learning rates that the trials are spread around; one that the data decide is read from a single step."""
+    rates = {option: getattr(method, option) for option in method.rate_options}
+    if None in rates.values():
+        probe = replace(method, steps=1, epochs=None)
+        look = Run(seed=run.seed, device=run.device, precision=run.precision, progress=False)
+        with warnings.catch_warnings(), look.seeded():
+            warnings.simplefilter("ignore", UserWarning)
+            probe(copy_model(model), request.grant(method.needs, name=method.name), look)
+        derived = next((entry["lr"] for entry in look.history if "lr" in entry), None)
+        if derived is None:
+            raise UsageError(f"{method.name} has no learning rate to tune around; give one with lr=.")
+        rates = {option: derived if rate is None else rate for option, rate in rates.items()}
+    return rates
+
+
+def _try(
+    model: nn.Module,
+    request: ForgetRequest,
+    method: str,
+    options: dict[str, Any],
+    data: _Data,
+    before: float | None,
+    run: Run,
+) -> Trial:
+    started = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            result = unlearn(
+                model,
+                request,
+                method=method,
+                seed=run.seed,
+                device=run.device,
+                precision=run.precision,
+                progress=False,
+                **options,
+            )
+    except DivergenceError as error:
+        return Trial(options=options, failed=str(error), seconds=time.perf_counter() - started)
+    change = relative_change(model, result)
+    if not math.isfinite(change):
+        return Trial(options=options, failed="The weights are not finite.", seconds=time.perf_counter() - started)
+    forget, retain = _accuracy(result, data.forget, run), _accuracy(result, data.retain, run)
+    seen = forget is not None and retain is not None and before is not None
+    return Trial(
+        options=options,
+        weight_change=change,
+        forget_accuracy=forget,
+        retain_accuracy=retain,
+        aus=aus(before, retain, forget) if seen else None,  # type: ignore[arg-type]
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _accuracy(model: nn.Module, split: ImageSplit | None, run: Run) -> float | None:
+    if split is None:
+        return None
+    seen = extract_features(model, evaluation_loader(split, run), device=run.torch_device)
+    return (seen.scores.argmax(dim=1) == seen.labels).double().mean().item()
+
+
+def _stored(path: Path, key: str) -> Trial | None:
+    """The trial in ``path`` if it is the same one; a file that cannot be read counts as absent."""
+    if not path.is_file():
+        return None
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return (
+            Trial(**{name: value for name, value in stored.items() if name != "key"}) if stored["key"] == key else None
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _fingerprint(splits: Splits) -> str:
+    train = splits.train.whole
+    total = hashlib.blake2b(train.images.tobytes(), digest_size=16)
+    total.update(train.labels.tobytes())
+    total.update(json.dumps(splits.forgotten).encode())
+    return total.hexdigest()
