@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,10 +15,11 @@ from pour.data.loader import DeviceLoader
 from pour.errors import PourError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from torch import Tensor, nn
 
+    from pour.data.dataset import LabelArray
     from pour.data.splits import Splits
     from pour.models.classes import ClassRequest
     from pour.training.loop import Epochs
@@ -89,6 +91,41 @@ class Images:
     def count(self) -> int | None:
         """How many images, where that is known beforehand."""
         return len(self._source) if isinstance(self._source, ImageSplit) else None
+
+    @property
+    def labels(self) -> LabelArray | None:
+        """The label of every image, where they are known beforehand."""
+        return self._source.labels if isinstance(self._source, ImageSplit) else None
+
+    def relabelled(self, labels: LabelArray) -> Images:
+        """The same images, in the same order, with other labels; only where :attr:`labels` are known."""
+        if not isinstance(self._source, ImageSplit):
+            raise UsageError("Only the labels of a split can be replaced; the user's own batches come with theirs.")
+        if labels.shape != self._source.labels.shape:
+            raise UsageError(f"There are {len(labels)} labels for {len(self._source)} images; each image needs one.")
+        changed = self._source.take(np.arange(len(self._source)))
+        changed.labels = labels.astype(np.int64, copy=False)
+        return Images(changed, mirrors=self._mirrors)
+
+    def joined(self, other: Images, run: Run) -> Images:
+        """These images and the other ones, mixed with the run's seed; the user's own batches follow each other."""
+        first, second = self._source, other._source
+        if not isinstance(first, ImageSplit) or not isinstance(second, ImageSplit):
+            return Images(_Chain(self.once(run), other.once(run)), mirrors=self._mirrors)
+        order = np.random.default_rng(run.seed).permutation(len(first) + len(second))
+        images = np.concatenate([first.images, second.images])[order]
+        labels = np.concatenate([first.labels, second.labels])[order]
+        return Images(ImageSplit(images, labels), mirrors=self._mirrors)
+
+
+class _Chain:
+    """Two iterables one after the other, as often as they are read."""
+
+    def __init__(self, *parts: Iterable[tuple[Tensor, Tensor]]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return chain.from_iterable(self._parts)
 
 
 def _first(batches: Iterable[tuple[Tensor, Tensor]], count: int) -> Iterable[tuple[Tensor, Tensor]]:

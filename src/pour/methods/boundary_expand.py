@@ -1,0 +1,85 @@
+"""Boundary expand: a spare class takes the forget images in, and then leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from pour.errors import UsageError
+from pour.methods.contract import register
+from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy
+from pour.models.head import find_head
+from pour.models.output import scores_of
+from pour.models.projected import ProjectedHead
+from pour.models.surgery import swap_module
+from pour.models.tap import to_unit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pour.methods.request import Granted
+    from pour.training.run import Run
+
+__all__ = ["BoundaryExpand"]
+
+
+@register
+@dataclass(kw_only=True)
+class BoundaryExpand(ForgetOnlyMethod):
+    """Train forget images into an extra class C+1, then drop that class from the head.
+
+    The head gets one row more (Xavier weight, zero bias); the loss is the (C+1)-way CE(l(x), C+1) over all parameters;
+    then the row goes, and the head has its C rows again. After that the forgotten class competes once more, so that
+    some accuracy on it is expected to come back. Defaults of DELETE's code (the original: SGD 1e-5, 10 epochs, batches
+    of 64).
+    """
+
+    name: ClassVar[str] = "boundary-expand"
+    paper: ClassVar[str] = "Boundary Unlearning (Chen et al., CVPR 2023)"
+
+    def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
+        """Widen the head, train, narrow it again."""
+        head = find_head(model)
+        if isinstance(head.module, ProjectedHead):
+            raise UsageError("boundary-expand widens a plain head; fold the projected model first (pour.fold).")
+        layer = head.module
+        extra = head.num_classes
+        wide = _widened(layer)
+        model = swap_module(model, layer, wide)
+
+        def objective(student: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+            return F.cross_entropy(scores_of(student(to_unit(images))), torch.full_like(labels, extra))
+
+        batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
+        self.train(model, batches, objective, run)
+        with torch.no_grad():
+            for own, trained in zip(layer.parameters(), wide.parameters(), strict=True):
+                own.copy_(trained[:extra])
+        model = swap_module(model, wide, layer).to(run.torch_device)
+        run.log(len(run.history), forget_accuracy=forget_accuracy(model, request, run))
+        return model
+
+
+def _widened(layer: nn.Module) -> nn.Linear | nn.Conv2d:
+    """A layer with one output more than ``layer``, whose own rows it has."""
+    wide: nn.Linear | nn.Conv2d
+    if isinstance(layer, nn.Linear):
+        wide = nn.Linear(layer.in_features, layer.out_features + 1, bias=layer.bias is not None)
+    elif isinstance(layer, nn.Conv2d):
+        wide = nn.Conv2d(layer.in_channels, layer.out_channels + 1, 1, bias=layer.bias is not None)
+    else:
+        raise UsageError(f"The head must be nn.Linear or a 1x1 nn.Conv2d to get another row, not {layer}.")
+    wide.to(layer.weight.device, layer.weight.dtype)
+    with torch.no_grad():
+        nn.init.xavier_uniform_(wide.weight)
+        wide.weight[:-1] = layer.weight
+        if wide.bias is not None and layer.bias is not None:
+            wide.bias.zero_()
+            wide.bias[:-1] = layer.bias
+    for new, own in zip(wide.parameters(), layer.parameters(), strict=True):
+        new.requires_grad_(own.requires_grad)
+    return wide

@@ -1,0 +1,65 @@
+"""Putting something in front of the head that changes the features it sees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from pour.errors import UsageError
+from pour.geometry.eraser import Eraser
+from pour.models.head import Head, evaluating, find_head
+from pour.models.projected import ForgottenLogit, ProjectedHead
+from pour.models.surgery import swap_module
+from pour.models.tap import checked_batches, tap_features, to_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch import Tensor, nn
+
+    from pour.geometry.projector import Projector
+    from pour.training.run import Run
+
+__all__ = ["put_in_front", "seen_features"]
+
+
+def put_in_front(
+    model: nn.Module, added: Projector | Eraser, classes: tuple[int, ...], forgotten_logit: ForgottenLogit
+) -> nn.Module:
+    """Change ``model`` so that its features pass ``added`` before the head, after whatever was there already."""
+    head = find_head(model)
+    place = head.module
+    together: Projector | Eraser = added
+    if isinstance(place, ProjectedHead):
+        if place.forgotten and place.forgotten_logit != forgotten_logit:
+            raise UsageError(
+                f"The model already forgot classes with forgotten_logit={place.forgotten_logit!r}; pass the same now "
+                f"instead of {forgotten_logit!r}, or fold the model first."
+            )
+        classes = (*place.forgotten, *classes)
+        together = _joined(place.projector, added)
+    weight = head.weight
+    together = together.to(device=weight.device, dtype=torch.promote_types(weight.dtype, torch.float32))
+    projected = ProjectedHead(head.layer, together, forgotten=sorted(set(classes)), forgotten_logit=forgotten_logit)
+    return swap_module(model, place, projected.train(place.training))
+
+
+def _joined(first: Projector | Eraser, second: Projector | Eraser) -> Projector | Eraser:
+    if isinstance(first, Eraser):
+        return first.then(second)
+    return Eraser.of(first).then(second) if isinstance(second, Eraser) else first.then(second)
+
+
+def seen_features(
+    model: nn.Module, head: Head, batches: Iterable[tuple[Tensor, Tensor]], run: Run
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """What the head sees of each batch, as rows (n, d) in float32, with one label a row; a map gives a row a place."""
+    model.to(run.torch_device)
+    with evaluating(model), tap_features(model, head) as tap:
+        for images, labels in checked_batches(batches):
+            with torch.no_grad():
+                model(to_unit(images.to(run.torch_device)))
+            features = tap.features.movedim(head.dim, -1).float()
+            places = features.flatten(1, -2).shape[1] if features.ndim > 2 else 1
+            yield features.reshape(-1, head.num_features), labels.to(features.device).repeat_interleave(places)

@@ -1,0 +1,96 @@
+"""Gradient ascent: climb the loss of the forget images, and know when to stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch.nn.functional as F
+
+from pour.errors import UsageError
+from pour.methods.batches import as_epochs
+from pour.methods.contract import register
+from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy
+from pour.models.output import scores_of
+from pour.models.tap import to_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor, nn
+
+    from pour.methods.request import Granted
+    from pour.training.loop import Epochs
+    from pour.training.run import Run
+
+__all__ = ["GradientAscent"]
+
+
+@register
+@dataclass(kw_only=True)
+class GradientAscent(ForgetOnlyMethod):
+    """Maximise the cross-entropy of the forget images until few of them are recognised.
+
+    The loss is -CE(l(x), y), which has no lower end: what comes out is decided by rate times steps (defaults of
+    DELETE's code). So the ascent ends once the accuracy on un-augmented forget images, looked at before every epoch and
+    logged, is at most ``stop_accuracy``; ``loss_cap`` and ``clip`` bound the climb itself. The published form is
+    ``stop_accuracy=None`` with neither.
+    """
+
+    name: ClassVar[str] = "gradient-ascent"
+    paper: ClassVar[str] = "NegGrad (Golatkar et al., CVPR 2020), forget-only as in DELETE (CVPR 2025)"
+    cost: ClassVar[str] = "at most 20 epochs of forget images"
+
+    stop_accuracy: float | None = 0.002
+    """Stop before the first epoch at which at most this share of forget images is recognised; None never stops."""
+    loss_cap: float | None = None
+    """An image whose cross-entropy is above this no longer pulls; None has no bound."""
+    clip: float | None = None
+    """The largest norm of the gradient; None has no bound."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.stop_accuracy is not None and not 0 <= self.stop_accuracy < 1:
+            raise UsageError(f"stop_accuracy is a share, 0 or more and below 1, but is {self.stop_accuracy}.")
+        if self.loss_cap is not None and not self.loss_cap > 0:
+            raise UsageError(f"loss_cap must be above 0, but is {self.loss_cap}.")
+        if self.clip is not None and not self.clip > 0:
+            raise UsageError(f"clip must be above 0, but is {self.clip}.")
+
+    def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
+        """Climb."""
+        trajectory: list[float] = []
+
+        def forgotten() -> bool:
+            trajectory.append(forget_accuracy(model, request, run))
+            return self.stop_accuracy is not None and trajectory[-1] <= self.stop_accuracy
+
+        def objective(student: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+            losses = F.cross_entropy(scores_of(student(to_unit(images))).float(), labels, reduction="none")
+            # Beyond the cap the gradient of the minimum is zero.
+            return -(losses if self.loss_cap is None else losses.clamp(max=self.loss_cap)).mean()
+
+        batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
+        self.train(model, _Until(as_epochs(batches, run), forgotten), objective, run, clip=self.clip)
+        trajectory.append(forget_accuracy(model, request, run))
+        for epoch, accuracy in enumerate(trajectory):
+            run.log(epoch, forget_accuracy=accuracy)
+        return model
+
+
+class _Until:
+    """Epochs that have no more batches once ``done`` says so."""
+
+    def __init__(self, batches: Epochs, done: Callable[[], bool]) -> None:
+        self._batches = batches
+        self._done = done
+        self._ended = False
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
+        """The batches of epoch ``number``, none once the end was reached."""
+        self._ended = self._ended or self._done()
+        if not self._ended:
+            yield from self._batches.epoch(number)

@@ -1,0 +1,49 @@
+"""Random direction: the control that projects out a direction which means nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from pour.geometry.projector import Projector
+from pour.methods.contract import Method, register
+from pour.methods.forget_only import requested_classes
+from pour.methods.front import put_in_front
+from pour.methods.request import Need
+from pour.models.head import find_head
+from pour.models.projected import ForgottenLogit
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pour.methods.request import Granted
+    from pour.training.run import Run
+
+__all__ = ["RandomDirection"]
+
+
+@register
+@dataclass(kw_only=True)
+class RandomDirection(Method):
+    """Control: POUR-P with as many random directions as there are classes to forget; the seed draws them.
+
+    The scores become W P z + b with P = I - Q^T Q, Q an orthonormal basis of Gaussian draws. What POUR-P does beyond
+    this is due to its direction. The class's own score is kept, because masking it would forget on its own.
+    """
+
+    name: ClassVar[str] = "random-direction"
+    paper: ClassVar[str] = "control"
+    needs: ClassVar[tuple[Need, ...]] = ()
+    cost: ClassVar[str] = "milliseconds"
+
+    forgotten_logit: ForgottenLogit = "keep"
+    """The forgotten class's own score: mask (never predicted), keep or zero."""
+
+    def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
+        """Put the projector in front of the head."""
+        classes = requested_classes(model, request)
+        generator = torch.Generator().manual_seed(run.seed)
+        drawn = torch.randn(len(classes), find_head(model).num_features, generator=generator)
+        return put_in_front(model, Projector.from_directions(drawn), classes, self.forgotten_logit)

@@ -1,0 +1,85 @@
+"""Random label: teach a wrong answer for every forget image."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from pour.methods.contract import register
+from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy, forgotten_before
+from pour.models.head import find_head
+from pour.models.output import scores_of
+from pour.models.tap import to_unit
+from pour.training.loop import classification_loss
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from pour.data.dataset import LabelArray
+    from pour.methods.request import Granted
+    from pour.training.run import Run
+
+__all__ = ["RandomLabel"]
+
+
+@register
+@dataclass(kw_only=True)
+class RandomLabel(ForgetOnlyMethod):
+    """Train on forget images with random labels, one drawn for each image before training and kept.
+
+    The loss is CE(l(x_i), r_i) with r_i uniform over all C classes, the true one included (POUR's and DELETE's variant;
+    defaults of DELETE's code). A model that fits these labels keeps an accuracy of about 1/C on the forget images:
+    a floor of the method, which ``different`` removes. Without retained images it only works at small rates.
+    """
+
+    name: ClassVar[str] = "random-label"
+    paper: ClassVar[str] = "Amnesiac (Graves et al., AAAI 2021), forget-only as in DELETE (CVPR 2025)"
+
+    different: bool = False
+    """Never draw the true label, but evenly from the other C - 1."""
+
+    def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
+        """Draw the labels and train on them."""
+        num_classes = find_head(model).num_classes
+        # A class that an earlier request took away must not be taught again as a wrong answer.
+        gone = forgotten_before(model)
+        answers = np.array([label for label in range(num_classes) if label not in gone])
+        true = request.forget.labels
+        if true is not None:
+            images = request.forget.relabelled(self._draw(true, answers, run.seed))
+            batches = images.training(run, batch_size=self.batch_size, augment=self.augment)
+            self.train(model, batches, classification_loss, run)
+        else:
+            warnings.warn(
+                "random-label cannot tell the images of your own batches apart, so their random labels are drawn anew "
+                "in every batch; pass a split (ImageSplit) to keep one label for each image.",
+                stacklevel=3,
+            )
+            self._train_redrawn(model, request, run, torch.as_tensor(answers, device=run.torch_device))
+        run.log(len(run.history), forget_accuracy=forget_accuracy(model, request, run))
+        return model
+
+    def _draw(self, true: LabelArray, answers: LabelArray, seed: int) -> LabelArray:
+        rng = np.random.default_rng(seed)
+        if not self.different:
+            return rng.choice(answers, size=len(true))
+        # Evenly from the others: the answers from the true label's place on move up by one.
+        is_answer = np.isin(true, answers)
+        drawn = rng.integers(len(answers) - is_answer)
+        return answers[drawn + (is_answer & (drawn >= np.searchsorted(answers, true)))]
+
+    def _train_redrawn(self, model: nn.Module, request: Granted, run: Run, answers: Tensor) -> None:
+        def objective(student: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+            weights = torch.ones(len(labels), len(answers), device=labels.device)
+            if self.different:
+                weights = (answers[None] != labels[:, None]).float()
+            drawn = answers[torch.multinomial(weights, 1).flatten()]
+            return F.cross_entropy(scores_of(student(to_unit(images))), drawn)
+
+        batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
+        self.train(model, batches, objective, run)

@@ -1,0 +1,103 @@
+"""Selective synaptic dampening: shrink the weights that matter more to the forget set than to all data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from pour.errors import UsageError
+from pour.methods.contract import Method, register
+from pour.methods.request import Need
+from pour.models.head import evaluating
+from pour.models.tap import checked_batches
+from pour.training.loop import classification_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor, nn
+
+    from pour.methods.request import Granted
+    from pour.training.run import Run
+
+__all__ = ["Ssd", "dampen", "importance"]
+
+
+@register
+@dataclass(kw_only=True)
+class Ssd(Method):
+    """Shrink every weight that is far more important to the forget images than to all training images; no training.
+
+    Importance is I = mean over batches of (gradient of the batch's mean loss)^2, in evaluation mode; a weight with
+    I_f > alpha I_D is multiplied by min(lambda I_D / I_f, 1). This is no Fisher information image by image: a batch's
+    gradient is squared, so I, and with it the result, depends on the batch size and on which images meet in a batch
+    (here: all training images, mixed by the seed). Where the retained images' gradients have vanished, I_f / I_D is
+    about 1 / share^2 of the forget images, 100 for one class in ten: with alpha above that nothing is chosen. Defaults
+    as published for ResNet-18.
+    """
+
+    name: ClassVar[str] = "ssd"
+    paper: ClassVar[str] = "SSD (Foster et al., AAAI 2024)"
+    needs: ClassVar[tuple[Need, ...]] = ("forget", "retain")
+    cost: ClassVar[str] = "the gradients of one epoch"
+
+    selection: float = 10.0
+    """Alpha: how many times more important to the forget images a weight must be to be chosen."""
+    dampening: float = 1.0
+    """Lambda: a chosen weight is multiplied by lambda I_D / I_f, at most 1."""
+    batch_size: int = 128
+    """Images to a batch; the importances depend on it."""
+
+    def __post_init__(self) -> None:
+        if not self.selection > 0 or not self.dampening > 0:
+            raise UsageError(f"selection and dampening must be above 0, but are {self.selection} and {self.dampening}.")
+        if self.batch_size < 1:
+            raise UsageError(f"The batch size must be at least 1, but is {self.batch_size}.")
+
+    def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
+        """Measure both importances and dampen."""
+        model.to(run.torch_device)
+        everything = request.forget.joined(request.retain, run)
+        overall = importance(model, everything.once(run, batch_size=self.batch_size))
+        forget = importance(model, request.forget.once(run, batch_size=self.batch_size))
+        chosen = dampen(model, forget, overall, selection=self.selection, dampening=self.dampening)
+        run.log(0, share_of_weights_dampened=chosen)
+        return model
+
+
+def importance(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """The mean over batches of each parameter's squared gradient of the batch's mean cross-entropy."""
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    total = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+    count = 0
+    with evaluating(model):
+        for images, labels in checked_batches(batches):
+            place = next(iter(parameters.values())).device
+            loss = classification_loss(model, images.to(place), labels.to(place))
+            gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+            for name, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:
+                    total[name] += gradient.square()
+            count += 1
+    if not count:
+        raise UsageError("There are no batches to measure importance on.")
+    return {name: value / count for name, value in total.items()}
+
+
+@torch.no_grad()
+def dampen(
+    model: nn.Module, forget: dict[str, Tensor], overall: dict[str, Tensor], *, selection: float, dampening: float
+) -> float:
+    """Multiply the chosen weights by min(dampening * overall / forget, 1); return the share that was chosen."""
+    chosen = everything = 0
+    for name, parameter in model.named_parameters():
+        if name not in forget:
+            continue
+        mask = forget[name] > selection * overall[name]
+        factor = (dampening * overall[name] / forget[name]).clamp(max=1)
+        parameter.copy_(torch.where(mask, parameter * factor, parameter))
+        chosen += int(mask.sum())
+        everything += mask.numel()
+    return chosen / max(everything, 1)
