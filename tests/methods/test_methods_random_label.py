@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from small_requests import CLASSES, FORGET, FORGOTTEN, NOTHING, cross_entropy, losses, small_request, tiny_net, unlearn
+
+import pour
+from pour.data.dataset import ImageSplit
+from pour.methods import ForgetRequest, Images, RandomLabel
+from pour.training.run import Run
+
+
+def _split(count: int = 40, label: int = FORGOTTEN) -> ImageSplit:
+    """Images that carry their own number in every pixel, so that a label can be traced to its image."""
+    images = np.arange(count, dtype=np.uint8)[:, None, None, None] * np.ones((1, 6, 6, 1), np.uint8)
+    return ImageSplit(images, np.full(count, label))
+
+
+def test_every_image_keeps_its_label_over_epochs_and_augmentations() -> None:
+    run = Run(seed=3, device="cpu", progress=False)
+    labels = np.random.default_rng(0).integers(CLASSES, size=40)
+    loader = Images(_split()).relabelled(labels).training(run, batch_size=7, augment=True)
+    seen: dict[int, set[int]] = {}
+    for epoch in range(3):
+        for images, drawn in loader.epoch(epoch):
+            for image, label in zip(images, drawn, strict=True):
+                seen.setdefault(int(image.max()), set()).add(int(label))
+    assert seen == {number: {int(labels[number])} for number in seen}
+    assert len(seen) > 35
+
+
+def test_labels_are_uniform_over_all_classes() -> None:
+    true, answers = np.full(20_000, FORGOTTEN), np.arange(CLASSES)
+    drawn = RandomLabel()._draw(true, answers, seed=0)
+    np.testing.assert_allclose(np.bincount(drawn, minlength=CLASSES) / len(drawn), 1 / CLASSES, atol=0.02)
+    different = RandomLabel(different=True)._draw(true, answers, seed=0)
+    expected = np.where(np.arange(CLASSES) == FORGOTTEN, 0, 1 / (CLASSES - 1))
+    np.testing.assert_allclose(np.bincount(different, minlength=CLASSES) / len(different), expected, atol=0.02)
+    assert (RandomLabel()._draw(true, answers, seed=0) == drawn).all()
+    assert (RandomLabel()._draw(true, answers, seed=1) != drawn).any()
+
+
+def test_the_loss_is_cross_entropy_to_the_drawn_labels() -> None:
+    model, split = tiny_net(), _split()
+    request = ForgetRequest(classes=[FORGOTTEN], forget=split)
+    result = unlearn(model, "random-label", request, lr=NOTHING, epochs=1, batch_size=40, augment=False)
+    drawn = RandomLabel()._draw(split.labels, np.arange(CLASSES), seed=0)
+    images = torch.from_numpy(split.images).permute(0, 3, 1, 2) / 255
+    assert losses(result) == pytest.approx([cross_entropy(model, (images, torch.from_numpy(drawn)))], rel=1e-5)
+
+
+def test_a_class_forgotten_before_is_never_the_answer() -> None:
+    """With a masked class as the answer the loss would be astronomical."""
+    model = unlearn(tiny_net(), "masked-head", ForgetRequest(classes=[0]))
+    request = ForgetRequest(classes=[FORGOTTEN], forget=_split())
+    result = unlearn(model, "random-label", request, lr=NOTHING, epochs=1, batch_size=40)
+    assert losses(result).max() < 100
+
+
+def test_own_batches_are_relabelled_batch_by_batch_and_said_so() -> None:
+    model = tiny_net()
+    with pytest.warns(UserWarning, match="drawn anew in every batch; pass a split"):
+        result = unlearn(model, "random-label", small_request(), lr=NOTHING, epochs=20, different=True)
+    by_label = [
+        [cross_entropy(model, (image[None], torch.tensor([label]))) for label in (0, 1, 3)] for image in FORGET[0][0]
+    ]
+    first = losses(result)[::2]
+    assert len(set(first.round(6))) > 3
+    assert np.mean(np.min(by_label, axis=1)) - 1e-5 <= first.min()
+    assert first.max() <= np.mean(np.max(by_label, axis=1)) + 1e-5
+
+
+def test_the_seed_decides_the_labels() -> None:
+    model, request = tiny_net(), ForgetRequest(classes=[FORGOTTEN], forget=_split())
+    runs = [
+        pour.unlearn(model, request, method="random-label", lr=1e-2, epochs=1, seed=seed, device="cpu", progress=False)
+        for seed in (0, 0, 1)
+    ]
+    weights = [torch.cat([p.flatten() for p in run.parameters()]) for run in runs]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
