@@ -77,6 +77,8 @@ class Duck(IterativeMethod):
     """The highest learning rate."""
     epochs: int | None = 200
     """The most passes over the forget images."""
+    steps: int | None = None
+    """Not used: give epochs."""
     batch_size: int = 256
     """Images to a step, of either kind."""
     optimizer: Literal["sgd", "adamw"] = "adamw"

@@ -65,6 +65,8 @@ class Fcs(IterativeMethod):
     """Learning rate of the passes over retained images."""
     epochs: int | None = 8
     """Rounds of a contrastive pass and a pass over the retained images."""
+    steps: int | None = None
+    """Not used: give epochs."""
     batch_size: int = 256
     """Images to a step, of either kind."""
     weight_decay: float = 1e-2

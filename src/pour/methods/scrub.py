@@ -60,6 +60,8 @@ class Scrub(IterativeMethod):
     """The highest learning rate."""
     epochs: int | None = 3
     """Passes over the retained images."""
+    steps: int | None = None
+    """Not used: give epochs."""
     weight_decay: float = 5e-4
     """Pull of the weights to zero."""
     batch_norm: BatchNormMode = "train"
