@@ -1,0 +1,63 @@
+"""On a GPU whole steps are captured in graphs: what trains there must end as it does one kernel at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from small_requests import FORGET, small_request, tiny_net
+from test_methods_conformance import ITERATIVE, case_of
+
+import pour
+from pour.methods.salun import saliency_mask
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pour.data.splits import Splits
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ITERATIVE)
+def test_trains_in_captured_steps(digits_original: nn.Module, digits_splits: Splits, name: str, precision: Any) -> None:
+    splits = digits_splits.holdout(0.1, seed=0)
+    request = pour.ForgetRequest.of(
+        splits, build=lambda: pour.models.build_model("resnet-digits", 10, in_channels=1, image_size=8)
+    )
+    result = pour.unlearn(
+        digits_original,
+        request,
+        method=name,
+        device="cuda",
+        precision=precision,
+        progress=False,
+        **case_of(name).options,
+    )
+    assert all(tensor.isfinite().all() for tensor in result.state_dict().values())
+    assert pour.history(result)[-1].steps > 4
+    assert next(result.parameters()).device == next(digits_original.parameters()).device
+
+
+def test_masked_weights_stay_in_captured_steps() -> None:
+    model = tiny_net()
+    mask = saliency_mask(model, list(model.parameters()), FORGET, 0.3)
+    result = pour.unlearn(
+        model,
+        small_request(),
+        method="salun",
+        device="cuda",
+        precision="fp32",
+        progress=False,
+        share=0.3,
+        epochs=6,
+        lr=0.05,
+        weight_decay=0.2,
+    )
+    moved = [(new != old) for new, old in zip(result.parameters(), model.parameters(), strict=True)]
+    free = torch.cat([part.flatten() for part in mask])
+    # The mask is taken on the GPU here, where equal gradients may be told apart otherwise.
+    assert torch.cat([part.flatten() for part in moved]).sum() <= free.sum()
+    assert (torch.cat([part.flatten() for part in moved]) & ~free).float().mean() < 0.02
