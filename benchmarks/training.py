@@ -3,8 +3,9 @@
 In one process and on one device:
 
 * ours: images on the device, crops and flips there, bf16, compiled, whole steps as CUDA graphs;
-* fp32 eager: a torchvision-style DataLoader with worker processes (decode to PIL, crop, flip, tensor, normalise) and a
-  plain float32 training step, as the rivals run it;
+* fp32 eager: a torchvision-style DataLoader with worker processes (PIL image, crop, flip, tensor) and a plain float32
+  training step with PyTorch's own settings;
+* fp32 eager, deterministic: the same with ``cudnn.deterministic``, as SalUn's and l1-sparse's published code runs it;
 * compiled bf16 on that DataLoader: our step, the rivals' input.
 
     python benchmarks/training.py                                   a small case for the CPU
@@ -59,8 +60,13 @@ class DecodedImages(Dataset):
         return self.transform(Image.fromarray(self.images[index])), int(self.labels[index])
 
 
-def plain_fp32(loader: DataLoader, device: torch.device, epochs: int) -> float:
+def plain_fp32(loader: DataLoader, device: torch.device, epochs: int, *, deterministic: bool) -> float:
     """Images per second of the textbook loop, after its first epoch."""
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=deterministic):
+        return _plain_fp32(loader, device, epochs)
+
+
+def _plain_fp32(loader: DataLoader, device: torch.device, epochs: int) -> float:
     torch.manual_seed(0)
     model = build_model("resnet18", 10).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
@@ -126,7 +132,8 @@ def main() -> None:
         drop_last=True,
     )
     ours, first = our_loop(resident, device, args.batch_size, max(3, args.epochs * (5 if device.type == "cuda" else 1)))
-    fp32 = plain_fp32(data_loader(), device, args.epochs)
+    fp32 = plain_fp32(data_loader(), device, args.epochs, deterministic=False)
+    fixed = plain_fp32(data_loader(), device, args.epochs, deterministic=True)
     fed, _ = our_loop(data_loader(), device, args.batch_size, args.epochs)
     result = {
         "model": "resnet18, 10 classes, 32x32",
@@ -136,12 +143,21 @@ def main() -> None:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
         "torch": torch.__version__,
         "normalisation": {"mean": CIFAR_MEAN, "std": CIFAR_STD},
-        "images_per_second": {"ours": ours, "fp32 eager, DataLoader": fp32, "compiled bf16, DataLoader": fed},
-        "ratio": {"over fp32 eager": ours / fp32, "over compiled bf16 on a DataLoader": ours / fed},
+        "images_per_second": {
+            "ours": ours,
+            "fp32 eager, DataLoader": fp32,
+            "fp32 eager, deterministic, DataLoader": fixed,
+            "compiled bf16, DataLoader": fed,
+        },
+        "ratio": {
+            "over fp32 eager": ours / fp32,
+            "over fp32 eager, deterministic": ours / fixed,
+            "over compiled bf16 on a DataLoader": ours / fed,
+        },
         "seconds_of_first_epoch": first,
     }
     for name, value in result["images_per_second"].items():
-        print(f"{name:28s} {value:10.0f} images/s")
+        print(f"{name:40s} {value:10.0f} images/s")
     for name, value in result["ratio"].items():
         print(f"ratio {name:34s} {value:6.2f}")
     if args.json:

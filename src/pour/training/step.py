@@ -138,6 +138,7 @@ class TrainingStep:
         self._static = tuple(tensor.clone(memory_format=torch.preserve_format) for tensor in batch)
         self._optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Other threads, such as the one that pins a DataLoader's batches, may go on allocating meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._loss = self._forward_backward_update(*self._static)
         self._graph = graph
