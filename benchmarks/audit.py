@@ -20,7 +20,7 @@ import torch
 
 import pour
 from pour._files import write_text
-from pour.auditing import audit
+from pour.auditing import AuditReport, audit
 from pour.data import ImageDataset, ImageSplit
 from pour.data.splits import Splits
 from pour.training import Run, get_recipe, train_classifier
@@ -67,7 +67,7 @@ def main() -> None:
     unlearned = pour.forget(original, classes=[forgotten])
     splits = Splits.of(data, [forgotten])
 
-    def timed(cache: str | None) -> tuple[float, pour.auditing.AuditReport]:
+    def timed(cache: str | None, everything: bool = False) -> tuple[float, AuditReport]:
         started = time.perf_counter()
         report = audit(
             original=original,
@@ -77,6 +77,7 @@ def main() -> None:
             device=options.device,
             limit=options.limit,
             cache=cache,
+            cache_unlearned=everything,
             progress=False,
         )
         return time.perf_counter() - started, report
@@ -89,6 +90,8 @@ def main() -> None:
             seconds["second"], _ = timed(None)
         seconds["cold, writing the cache"], _ = timed(folder)
         seconds["references cached"], again = timed(folder)
+        timed(folder, everything=True)
+        seconds["all cached"], _ = timed(folder, everything=True)
         if options.profile:
             profile = cProfile.Profile()
             profile.runcall(timed, folder)

@@ -46,6 +46,7 @@ def audit(
     align: Align = "procrustes",
     epsilon: float | None = None,
     cache: str | os.PathLike[str] | None = None,
+    cache_unlearned: bool = False,
     head: str | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
@@ -71,6 +72,7 @@ def audit(
         align: how features of different networks are made comparable for the distances.
         epsilon: what Definition 2.1 asks the distances to be below; by default the distance of two retrained models.
         cache: a folder that keeps the features of the reference models for the next audit.
+        cache_unlearned: keep the unlearned model's features there too, for another audit of the same model.
         head: name of the models' head, where it is not found by itself.
         seed: fixes the choice of images and folds.
         device: where to compute, by default the GPU where there is one.
@@ -117,12 +119,13 @@ def audit(
             epsilon=epsilon,
             head=head,
             seed=seed,
+            cache=None if cache is None else Path(cache),
+            cache_unlearned=cache_unlearned,
         )
         return auditor.report(
             limit=limit,
             attack=Relearning() if relearn is True else relearn or None,
             layers=layers,
-            cache=None if cache is None else Path(cache),
             progress=progress and is_first_process(),
         )
 

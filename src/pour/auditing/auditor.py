@@ -52,10 +52,10 @@ class Auditor:
     epsilon: float | None
     head: str | None
     seed: int
+    cache: Path | None
+    cache_unlearned: bool
 
-    def report(
-        self, *, limit: int | None, attack: Relearning | None, layers: bool, cache: Path | None, progress: bool
-    ) -> AuditReport:
+    def report(self, *, limit: int | None, attack: Relearning | None, layers: bool, progress: bool) -> AuditReport:
         """Do everything; see :func:`pour.audit`."""
         parts = {"test": self.splits.test, "train": self.splits.train, **self.splits.extra}
         measurer = Measurer(seed=self.seed, class_counts=self.class_counts)
@@ -78,10 +78,11 @@ class Auditor:
                 device=self.device,
                 precision=self.precision,
                 head=self.head,
-                cache=cache,
+                cache=self.cache,
+                cache_unlearned=self.cache_unlearned,
                 advance=advance,
             )
-            tapped = {role: tapper.tap(model, role) for role, model in self.models.items()}
+            tapped = tapper.tap_all(self.models)
             views: tuple[View, ...] = ("features", "raw") if tapped["unlearned"].projected else ("features",)
             collapse: dict[str, dict[str, float]] = {}
             self._scores(tapped, measurer, book)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -41,7 +42,7 @@ Side = Literal["forget", "retain"]
 
 # Large enough to keep a GPU busy; on a CPU the maps of a batch should stay near its caches.
 _GPU_BATCH = 2000
-_CPU_BATCH = 125
+_CPU_BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -102,19 +103,37 @@ class Tapper:
     """Name of the models' head, where it is not found by itself."""
     cache: Path | None = None
     """A folder for the features of the reference models."""
+    cache_unlearned: bool = False
+    """Keep the unlearned model's features there too."""
     advance: Callable[[int, str], None] = lambda images, note: None
     """Called with the number of images done and a word on what was done."""
     _loaders: dict[str, DeviceLoader] = field(default_factory=dict)
     _digests: dict[str, str] = field(default_factory=dict)
 
-    def tap(self, model: nn.Module, role: Role) -> Tapped:
-        """Run a model over all splits, or read what an earlier audit kept of a reference."""
+    def tap_all(self, models: Mapping[Role, nn.Module]) -> dict[Role, Tapped]:
+        """Run each model over all splits."""
+        # Hashing lets go of the interpreter, so that the models' weights are hashed side by side.
+        with ThreadPoolExecutor() as pool:
+            weights = pool.map(lambda model: digest(unwrap(model).state_dict()), models.values())
+        return {
+            role: self.tap(model, role, weights=found)
+            for (role, model), found in zip(models.items(), weights, strict=True)
+        }
+
+    def tap(self, model: nn.Module, role: Role, *, weights: str | None = None) -> Tapped:
+        """Run a model over all splits, or read what an earlier audit kept of a reference.
+
+        Args:
+            model: left as it is.
+            role: which model of the audit.
+            weights: the digest of its state dict, where the caller knows it.
+        """
         network = unwrap(model)
         found = find_head(network, head=self.head)
         self._check_head(found, role)
-        weights = digest(network.state_dict())
+        weights = weights or digest(network.state_dict())
         store = None
-        if self.cache is not None and role != "unlearned":
+        if self.cache is not None and (role != "unlearned" or self.cache_unlearned):
             store = FeatureCache(self.cache, self.precision, self.device)
         on_device: nn.Module | None = None
         splits: dict[str, Features] = {}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Group", "Measure", "Verdict", "judge", "measure_of"]
 
 Verdict = Literal["within its interval", "leaks more", "destroyed", "as the original", "better", "no reference"]
-"""How a value stands to the retrained model's interval.
+"""How a value stands to the retrained model's interval: that of its images and, with a second model, of both seeds.
 
 - ``leaks more``: more of the forgotten class is left than in a model that never saw it.
 - ``destroyed``: less structure than such a model has, on retained or on forgotten images.
@@ -147,11 +147,16 @@ def _by_similarity(name: str, above: bool, earlier: Mapping[str, Verdict]) -> Ve
     suffix = "_train" if name.endswith("_train") else ""
     leaks = earlier.get("acc_f") == "leaks more"
     if name == "aus":
-        return "leaks more" if leaks else earlier.get("acc_r", "destroyed")
+        return "leaks more" if leaks else _damage(earlier.get("acc_r"))
     like_original = earlier.get(f"cka_f_o{suffix}")
     if name.startswith("rus_o") and above:
         # RUS(o) rewards any destruction of the forgotten class's features.
         return "destroyed" if like_original == "destroyed" else "better"
     if name.startswith("rus_r") and earlier.get(f"cka_f_r{suffix}") == "within its interval":
-        return earlier.get(f"cka_r_r{suffix}", "destroyed")
+        return _damage(earlier.get(f"cka_r_r{suffix}"))
     return "leaks more" if leaks or like_original == "leaks more" else "destroyed"
+
+
+def _damage(retained: Verdict | None) -> Verdict:
+    """The verdict on retained images, where a score lies below because of them."""
+    return "as the original" if retained == "as the original" else "destroyed"

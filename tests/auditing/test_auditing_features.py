@@ -1,0 +1,220 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import pour
+from pour.auditing import features as features_module
+from pour.auditing.cache import FeatureCache, split_digest
+from pour.auditing.features import Tapper, stratified_rows
+from pour.data.dataset import ImageSplit
+from pour.errors import UsageError
+
+CPU = torch.device("cpu")
+
+
+def make_splits(count=40, classes=4, channels=3):
+    rng = np.random.default_rng(0)
+    return {
+        name: ImageSplit(rng.integers(0, 256, (n, 6, 6, channels), dtype=np.uint8), np.arange(n) % classes)
+        for name, n in (("test", count // 2), ("train", count))
+    }
+
+
+def make_model(seed=0, classes=4):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 16, classes)).eval()
+
+
+def make_tapper(**options):
+    return Tapper(**{"splits": make_splits(), "forgotten": (1,), "device": CPU} | options)
+
+
+def test_it_keeps_what_the_network_computes():
+    model = make_model()
+    tapped = make_tapper().tap(model, "unlearned")
+    for name, split in make_splits().items():
+        images = torch.tensor(split.images).permute(0, 3, 1, 2).float() / 255
+        with torch.no_grad():
+            expected = model[:-1](images)
+        assert torch.allclose(tapped.rows(name), expected, atol=1e-6)
+        assert torch.allclose(tapped.splits[name].scores, model[-1](expected), atol=1e-6)
+        assert tapped.labels(name).tolist() == split.labels.tolist()
+    assert tapped.weight.shape == (4, 80)
+    assert not tapped.projected
+
+
+def test_sides_are_the_labels_sides():
+    tapped = make_tapper().tap(make_model(), "original")
+    forget, retain = tapped.side("train", "forget"), tapped.side("train", "retain")
+    assert len(forget) == 10
+    assert len(retain) == 30
+    assert torch.equal(forget, tapped.rows("train")[tapped.labels("train") == 1])
+
+
+def test_a_projected_model_has_two_views():
+    model = make_model()
+    tapped = make_tapper().tap(pour.forget(model, classes=[1]), "unlearned")
+    plain = make_tapper().tap(model, "original")
+    assert tapped.projected
+    assert torch.allclose(tapped.rows("test", "raw"), plain.rows("test"), atol=1e-6)
+    direction = model[-1].weight.detach()[1]
+    assert (tapped.rows("test") @ direction).abs().max() < 1e-4
+    assert (tapped.rows("test", "raw") @ direction).abs().max() > 1e-2
+    assert not tapped.predicts_forgotten("test").any()
+
+
+def test_the_model_is_left_alone():
+    model = make_model().train()
+    before = copy.deepcopy(model.state_dict())
+    make_tapper().tap(model, "unlearned")
+    assert model.training
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_maps_are_averaged():
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Conv2d(3, 5, 3)
+            self.head = nn.Conv2d(5, 4, 1)
+
+        def forward(self, images):
+            return self.head(self.body(images)).mean(dim=(2, 3))
+
+    torch.manual_seed(0)
+    model = Pooled()
+    tapped = make_tapper(head="head").tap(model, "unlearned")
+    assert tapped.rows("test").shape == (20, 5)
+    scores = tapped.rows("test") @ tapped.weight.T + tapped.bias
+    assert torch.allclose(scores, tapped.splits["test"].scores, atol=1e-5)
+
+
+def test_bf16_features_are_float32_and_close():
+    exact = make_tapper().tap(make_model(), "unlearned").rows("test")
+    rough = make_tapper(precision="bf16").tap(make_model(), "unlearned").rows("test")
+    assert rough.dtype == torch.float32
+    assert torch.allclose(rough, exact, atol=0.05)
+    assert not torch.equal(rough, exact)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How many times a network was run over a split."""
+    runs = []
+    real = features_module.extract_features
+    monkeypatch.setattr(features_module, "extract_features", lambda *a, **k: runs.append(1) or real(*a, **k))
+    return runs
+
+
+def test_the_cache_saves_the_run(tmp_path, counted):
+    first = make_tapper(cache=tmp_path).tap(make_model(), "original")
+    again = make_tapper(cache=tmp_path).tap(make_model(), "retrained")
+    assert len(counted) == 2
+    for name in ("train", "test"):
+        assert torch.equal(first.rows(name), again.rows(name))
+        assert torch.equal(first.splits[name].scores, again.splits[name].scores)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_projected_reference_keeps_both_views(tmp_path):
+    model = pour.forget(make_model(), classes=[1])
+    first = make_tapper(cache=tmp_path).tap(model, "original")
+    again = make_tapper(cache=tmp_path).tap(model, "original")
+    assert torch.equal(first.rows("test", "raw"), again.rows("test", "raw"))
+    assert not torch.equal(again.rows("test", "raw"), again.rows("test"))
+
+
+@pytest.mark.parametrize("change", ["weights", "images", "precision", "structure"])
+def test_the_cache_knows_what_it_holds(tmp_path, counted, change):
+    make_tapper(cache=tmp_path).tap(make_model(), "original")
+    model, options = make_model(seed=1 if change == "weights" else 0), {}
+    if change == "structure":
+        model[1] = nn.Tanh()
+    if change == "images":
+        splits = make_splits()
+        options["splits"] = {name: split.take(np.arange(len(split))[::-1].copy()) for name, split in splits.items()}
+    if change == "precision":
+        options["precision"] = "bf16"
+    make_tapper(cache=tmp_path, **options).tap(model, "original")
+    assert len(counted) == 4
+
+
+def test_the_unlearned_model_is_not_kept(tmp_path):
+    make_tapper(cache=tmp_path).tap(make_model(), "unlearned")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("damage", ["cut", "other"])
+def test_a_broken_cache_file_is_made_again(tmp_path, counted, damage):
+    expected = make_tapper(cache=tmp_path).tap(make_model(), "original").rows("test")
+    for file in tmp_path.iterdir():
+        file.write_bytes(file.read_bytes()[:-7] if damage == "cut" else b"nothing")
+    got = make_tapper(cache=tmp_path).tap(make_model(), "original").rows("test")
+    assert torch.equal(got, expected)
+    assert len(counted) == 4
+    make_tapper(cache=tmp_path).tap(make_model(), "original")
+    assert len(counted) == 4
+
+
+def test_a_file_of_other_images_is_not_used(tmp_path):
+    tapper = make_tapper(cache=tmp_path)
+    tapper.tap(make_model(), "original")
+    store = FeatureCache(tmp_path, "fp32", CPU)
+    file = next(path for path in tmp_path.iterdir() if path.name.endswith("-test.safetensors"))
+    assert store.read(file, torch.zeros(20)) is not None
+    assert store.read(file, torch.zeros(19)) is None
+
+
+def test_the_digest_of_a_split_sees_images_and_labels():
+    split = make_splits()["test"]
+    same = ImageSplit(split.images.copy(), split.labels.copy())
+    assert split_digest(split) == split_digest(same)
+    other = split.images.copy()
+    other[0, 0, 0, 0] ^= 1
+    assert split_digest(ImageSplit(other, split.labels)) != split_digest(split)
+    assert split_digest(ImageSplit(split.images, split.labels[::-1].copy())) != split_digest(split)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_diverged_model_is_refused(value):
+    model = make_model()
+    with torch.no_grad():
+        model[0].bias[0] = value
+    with pytest.raises(UsageError, match=r"unlearned model gives NaN or infinite .* 20 of 20 test images"):
+        make_tapper().tap(model, "unlearned")
+
+
+def test_a_mask_of_minus_infinity_is_no_damage():
+    model = make_model()
+    with torch.no_grad():
+        model[-1].bias[1] = -torch.inf
+    assert not make_tapper().tap(model, "unlearned").predicts_forgotten("test").any()
+
+
+def test_a_head_with_too_few_scores_is_refused():
+    with pytest.raises(UsageError, match=r"retrained model has scores for 3 classes, but the labels go up to 3"):
+        make_tapper().tap(make_model(classes=3), "retrained")
+
+
+def test_progress_counts_all_images():
+    done = []
+    make_tapper(advance=lambda count, note: done.append(count)).tap(make_model(), "unlearned")
+    assert sum(done) == 60
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 70), st.integers(0, 5))
+def test_stratified_rows_keep_the_shares(labels, count, seed):
+    labels = np.array(labels)
+    rows = stratified_rows(labels, count, seed)
+    assert len(rows) == min(count, len(labels))
+    assert np.array_equal(rows, np.unique(rows))
+    wanted = np.bincount(labels) * len(rows) / len(labels)
+    assert np.abs(np.bincount(labels[rows], minlength=len(wanted)) - wanted).max() <= 1
+    assert np.array_equal(rows, stratified_rows(labels, count, seed))

@@ -1,0 +1,111 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import pour
+from pour.auditing import Relearning, audit, relearn
+from pour.auditing.relearning import _few_images, _opened
+from pour.errors import UsageError
+from pour.training import Run
+
+SMALL = Relearning(images_per_class=10, steps=(0, 5, 20))
+
+
+@pytest.fixture
+def run():
+    return Run(device="cpu", progress=False)
+
+
+@pytest.fixture(scope="module")
+def curves(digits_original, digits_retrained, digits_splits):
+    run = Run(device="cpu", progress=False)
+    return {
+        role: relearn(model, digits_splits, run, role=role, options=SMALL)
+        for role, model in (("original", digits_original), ("retrained", digits_retrained))
+    }
+
+
+def test_what_was_known_returns_faster(curves):
+    assert curves["original"].steps == (0, 5, 20)
+    assert curves["original"].forget[0].value == 0
+    assert curves["original"].forget[-1].value > 0.9
+    assert curves["original"].mean_forget.value > curves["retrained"].mean_forget.value + 0.2
+    assert min(point.value for point in curves["original"].retain) > 0.9
+
+
+def test_hiding_behind_the_head_does_not_help(curves, digits_original, digits_splits, run):
+    projected = pour.forget(digits_original, classes=["3"])
+    masked = pour.unlearn(
+        digits_original, pour.ForgetRequest(classes=["3"]), method="masked-head", device="cpu", progress=False
+    )
+    for model in (projected, masked, pour.fold(projected)):
+        found = relearn(model, digits_splits, run, options=SMALL)
+        assert found.forget[-1].value >= curves["original"].forget[-1].value - 0.1
+
+
+def test_the_model_is_left_alone(digits_original, digits_splits, run):
+    before = copy.deepcopy(digits_original.state_dict())
+    relearn(digits_original, digits_splits, run, options=Relearning(steps=(1,)))
+    assert all(torch.equal(value, before[name]) for name, value in digits_original.state_dict().items())
+
+
+def test_the_same_seed_gives_the_same_curve(digits_original, digits_splits, run):
+    options = Relearning(images_per_class=2, steps=(0, 3))
+    assert relearn(digits_original, digits_splits, run, options=options) == relearn(
+        digits_original, digits_splits, run, options=options
+    )
+
+
+def test_a_frozen_model_is_attacked_all_the_same(digits_original, digits_splits, run):
+    frozen = copy.deepcopy(digits_original).requires_grad_(False)
+    found = relearn(frozen, digits_splits, run, options=Relearning(steps=(0, 20)))
+    assert found.forget[-1].value > 0.5
+
+
+def test_the_attacker_starts_from_neutral_rows():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 5))
+    opened = _opened(pour.forget(model, classes=[2]), (2,), None)
+    weight = opened[-1].weight
+    assert torch.allclose(weight[2], model[-1].weight[[0, 1, 3, 4]].mean(dim=0))
+    scores = opened(torch.randn(50, 1, 2, 2))
+    assert not (scores.argmax(dim=1) == 2).any()
+
+
+def test_the_attacker_has_a_few_images_of_every_class(digits_splits):
+    few = _few_images(digits_splits, 4, seed=0)
+    assert torch.bincount(torch.tensor(few.labels)).tolist() == [4] * 10
+
+
+def test_the_audit_reads_the_curve_against_the_retrained_model(digits_original, digits_retrained, digits_splits):
+    report = audit(
+        original=digits_original,
+        unlearned=pour.forget(digits_original, classes=["3"]),
+        retrained=digits_retrained,
+        data=digits_splits,
+        relearn=SMALL,
+        device="cpu",
+        progress=False,
+    )
+    assert [curve.role for curve in report.relearning] == ["original", "unlearned", "retrained"]
+    assert report.line("relearn_f").verdict == "leaks more"
+    assert "steps of relearning from 10 images" in " ".join(str(report).split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"images_per_class": 0}, "at least one image per class"),
+        ({"steps": ()}, "must rise from 0"),
+        ({"steps": (0,)}, "must rise from 0"),
+        ({"steps": (5, 2)}, "must rise from 0"),
+        ({"steps": (-1, 2)}, "must rise from 0"),
+        ({"lr": 0.0}, "positive learning rate"),
+        ({"batch_size": 0}, "positive learning rate and batch size"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(UsageError, match=message):
+        Relearning(**options)
