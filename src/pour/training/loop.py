@@ -202,8 +202,11 @@ def _run_epochs(
             reader.add(step(*moved))
             log.images += len(moved[0])
             done += 1
-        reader.read()
+        # Waiting for the GPU here would leave it idle while the next epoch is drawn, so losses are read only when due.
         now = time.perf_counter()
+        if done == total or (resume is not None and now - last_save >= resume.seconds):
+            reader.read()
+            now = time.perf_counter()
         log.epoch_seconds.append(now - epoch_started)
         log.seconds = before + now - started
         if resume is not None and done < total and now - last_save >= resume.seconds:
