@@ -6,7 +6,7 @@ CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.dev-installed
 WORKERS ?= 2
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench docs results clean
 
 demo: $(CORE)
 	$(BIN)/pour demo
@@ -25,7 +25,10 @@ bench: $(DEV)
 	$(BIN)/python benchmarks/training.py
 
 docs: $(DEV)
-	$(BIN)/python -m pytest -q tests/test_docs.py
+	$(BIN)/python scripts/docs.py
+
+results: $(DEV)
+	$(BIN)/python scripts/results.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

@@ -8,6 +8,8 @@ from pour.errors import DivergenceError, PourError, UsageError
 
 if TYPE_CHECKING:
     from pour import metrics
+    from pour.auditing.audit import audit
+    from pour.auditing.report import AuditReport
     from pour.data.registry import list_datasets, load_dataset
     from pour.data.splits import Splits
     from pour.geometry.collapse import neural_collapse
@@ -24,11 +26,13 @@ if TYPE_CHECKING:
     from pour.models.registry import build_model, list_models
 
 _HOMES = {
+    "AuditReport": "pour.auditing",
     "ForgetRequest": "pour.methods",
     "Method": "pour.methods",
     "Projector": "pour.geometry",
     "ProjectorFitter": "pour.geometry",
     "Splits": "pour.data",
+    "audit": "pour.auditing",
     "build_model": "pour.models",
     "fold": "pour.models",
     "forget": "pour.models",
@@ -46,6 +50,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AuditReport",
     "DivergenceError",
     "ForgetRequest",
     "Method",
@@ -55,6 +60,7 @@ __all__ = [
     "Splits",
     "UsageError",
     "__version__",
+    "audit",
     "build_model",
     "fold",
     "forget",

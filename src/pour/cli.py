@@ -188,6 +188,7 @@ def unlearn(
     root: Root = None,
     arch: Annotated[str | None, typer.Option(help="The architecture, for a file of plain weights.")] = None,
     num_classes: Annotated[int | None, typer.Option(help="Classes, for plain weights without --data.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="How the original was trained: fast, long or digits.")] = None,
     fold: Annotated[
         bool, typer.Option("--fold", help="Merge a projector into the head: the same keys as before.")
     ] = False,
@@ -201,16 +202,15 @@ def unlearn(
 ) -> None:
     """Forget classes with any method; --method NAME --help lists that method's own options."""
     from pour.data.splits import Splits
-    from pour.methods import make_method
+    from pour.methods import make_method, request_of
 
     refuse_to_overwrite(out, overwrite=overwrite)
     chosen = make_method(method, **options)
     dataset = None if data is None else pour.load_dataset(data, root)
     original = _open(model, arch, dataset, num_classes)
-    if dataset is None:
-        request = pour.ForgetRequest(classes=forget)
-    else:
-        request = pour.ForgetRequest.of(Splits.of(dataset, forget))
+    request = pour.ForgetRequest(classes=forget)
+    if dataset is not None:
+        request = request_of(Splits.of(dataset, forget), chosen, original, recipe=recipe, seed=seed)
     forgotten = pour.unlearn(
         original,
         request,
@@ -228,6 +228,63 @@ def unlearn(
     if not quiet:
         _print_history(records, title=str(out.name))
     typer.echo(out)
+
+
+@app.command()
+def audit(
+    original: Annotated[Path, typer.Argument(help="The file of the original model.", show_default=False)],
+    unlearned: Annotated[Path, typer.Argument(help="The file of the unlearned model.", show_default=False)],
+    forget: Forget,
+    data: Data = "digits",
+    root: Root = None,
+    retrained: Annotated[
+        Path | None, typer.Option(help="A model trained without the class: the reference of every verdict.")
+    ] = None,
+    retrained_second: Annotated[
+        Path | None, typer.Option(help="Another seed of it: the ceiling of similarities, the floor of distances.")
+    ] = None,
+    arch: Annotated[str | None, typer.Option(help="The architecture, for files of plain weights.")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most this many training images on each side.")] = None,
+    relearn: Annotated[bool, typer.Option("--relearn", help="Also run the relearn attack, which trains.")] = False,
+    layers: Annotated[bool, typer.Option("--layers", help="Also compare the models layer by layer.")] = False,
+    cache: Annotated[Path | None, typer.Option(help="A folder that keeps the references' features.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the report as JSON to this file.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the report as a web page to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    seed: Seed = 0,
+    device: Device = None,
+    precision: PrecisionFlag = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure what an unlearned model still knows, read against a retrained one."""
+    dataset = pour.load_dataset(data, root)
+    result = pour.audit(
+        original=_open(original, arch, dataset),
+        unlearned=_open(unlearned, arch, dataset),
+        retrained=None if retrained is None else _open(retrained, arch, dataset),
+        retrained_second=None if retrained_second is None else _open(retrained_second, arch, dataset),
+        data=dataset,
+        classes=forget,
+        limit=limit,
+        relearn=relearn,
+        layers=layers,
+        cache=cache,
+        seed=seed,
+        device=device,
+        precision=precision,  # type: ignore[arg-type]
+        progress=not quiet,
+    )
+    if out is not None:
+        result.save(out)
+    if report is not None:
+        pour.write_report(result, report)
+    if as_json:
+        typer.echo(result.to_json())
+    elif not quiet:
+        Console().print(result)
+    for path in (out, report):
+        if path is not None:
+            typer.echo(path, err=as_json)
 
 
 @app.command()
@@ -280,7 +337,7 @@ def models() -> None:
     _print(table)
 
 
-def _open(path: Path, arch: str | None, dataset: ImageDataset | None, num_classes: int | None) -> nn.Module:
+def _open(path: Path, arch: str | None, dataset: ImageDataset | None, num_classes: int | None = None) -> nn.Module:
     """A model from a file of pour, or from plain weights and an architecture."""
     if arch is None:
         return pour.load(path)

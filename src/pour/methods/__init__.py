@@ -27,7 +27,7 @@ from pour.methods.salun import SalUn
 from pour.methods.scrub import Scrub
 from pour.methods.ssd import Ssd
 from pour.methods.sure import Sure
-from pour.methods.unlearning import make_method, unlearn
+from pour.methods.unlearning import make_method, request_of, unlearn
 from pour.methods.unsir import Unsir
 
 __all__ = [
@@ -68,5 +68,6 @@ __all__ = [
     "list_methods",
     "make_method",
     "register",
+    "request_of",
     "unlearn",
 ]

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import time
 from typing import TYPE_CHECKING, Any
 
 from pour.errors import UsageError
 from pour.methods.contract import Method, get_method
+from pour.methods.request import ForgetRequest
 from pour.models import history as cards
 from pour.models.classes import resolve_classes
 from pour.models.head import find_head
+from pour.models.registry import rebuild
 from pour.models.state import digest
 from pour.models.surgery import copy_model
 from pour.models.tap import device_of
+from pour.training.recipes import get_recipe
 from pour.training.run import Run
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from pour.methods.request import ForgetRequest
+    from pour.data.splits import Splits
     from pour.training.run import Precision
 
-__all__ = ["make_method", "unlearn"]
+__all__ = ["make_method", "request_of", "unlearn"]
+
+_HELD_OUT = 0.1
 
 
 def make_method(name: str, **options: Any) -> Method:
@@ -45,6 +51,27 @@ def make_method(name: str, **options: Any) -> Method:
             hint = f"did you mean {close[0]!r}?" if close else f"its options are {', '.join(known) or 'none'}."
             raise UsageError(f"{name} has no option {option!r}; {hint}")
     return method(**options)
+
+
+def request_of(
+    splits: Splits, method: Method, model: nn.Module, *, recipe: str | None = None, seed: int = 0
+) -> ForgetRequest:
+    """The request of ``splits``, with what ``method`` needs beside images: a fresh model, held-out images.
+
+    Args:
+        splits: what to forget, and the data.
+        method: a tenth of the training images is held out where it asks for validation images.
+        model: the original, from whose recorded architecture a fresh model is built.
+        recipe: the name of the recipe that the original was trained with, for retraining.
+        seed: fixes the held-out images.
+    """
+    build = None
+    architecture = cards.architecture(model)
+    if architecture is not None:
+        build = functools.partial(rebuild, architecture)
+    if "validation" in method.needs:
+        splits = splits.holdout(_HELD_OUT, seed)
+    return ForgetRequest.of(splits, build=build, recipe=None if recipe is None else get_recipe(recipe))
 
 
 def unlearn(

@@ -1,0 +1,71 @@
+"""Write the README's result tables from the files under results/ (make results)."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def training_runs() -> list[dict[str, Any]]:
+    """The runs on whole datasets, originals only, in the order of their names."""
+    files = sorted((ROOT / "results" / "training").glob("cifar*.json"))
+    runs = [json.loads(file.read_text()) for file in files]
+    return [run for run in runs if not run["without"]]
+
+
+def training_table() -> list[str]:
+    """Accuracy and speed."""
+    lines = [
+        "| data | recipe | seed | test | train | images/s | loop, compilation included | commit |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for run in training_runs():
+        accuracy, training = run["accuracy"], run["training"]
+        lines.append(
+            f"| {run['data']} | {run['recipe']['name']} | {run['seed']} | {accuracy['test']:.2%} | "
+            f"{accuracy['train']:.2%} | {training['images_per_second']:,.0f} | {training['seconds']:.0f} s | "
+            f"{run['commit']} |"
+        )
+    return lines
+
+
+def collapse_table() -> list[str]:
+    """Neural Collapse beside its control."""
+    lines = [
+        "| data | recipe | seed | NC1 | spread of angles | random rows | NC3 | NC4 |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for run in training_runs():
+        nc = run["neural_collapse"]
+        lines.append(
+            f"| {run['data']} | {run['recipe']['name']} | {run['seed']} | {nc['nc1']:.3f} | "
+            f"{nc['nc2_angle_std']:.1f}° | {nc['random_angle_std']:.1f}° | {nc['nc3']:.2f} | {nc['nc4']:.4f} |"
+        )
+    return lines
+
+
+TABLES = {"training": training_table, "collapse": collapse_table}
+
+
+def fill(text: str) -> str:
+    """The text with every marked table made anew."""
+    for name, table in TABLES.items():
+        block = "\n".join([f"<!-- results: {name} -->", *table(), "<!-- end -->"])
+        text, count = re.subn(rf"<!-- results: {name} -->.*?<!-- end -->", lambda _, b=block: b, text, flags=re.DOTALL)
+        if count != 1:
+            raise SystemExit(f"README.md has {count} places for the table {name!r}; it needs one.")
+    return text
+
+
+def main() -> None:
+    """Rewrite README.md in place."""
+    readme = ROOT / "README.md"
+    readme.write_text(fill(readme.read_text()))
+
+
+if __name__ == "__main__":
+    main()

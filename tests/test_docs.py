@@ -1,0 +1,85 @@
+"""What the README and the docs show is what happens."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import pour
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+
+
+def readme_commands():
+    return re.findall(r"^\$ pour (.+)$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_the_readmes_commands_run_as_written(tmp_path):
+    commands = readme_commands()
+    assert len(commands) >= 8
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "pour", *shlex.split(command)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env=ENVIRONMENT,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, f"pour {command}\n{done.stderr}"
+    assert (tmp_path / "audit.json").is_file()
+
+
+def test_the_contributing_example_is_a_method(digits, digits_original):
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    code = re.search(r"<!-- example: method -->\n```python\n(.*?)```\n<!-- end -->", text, flags=re.DOTALL)[1]
+    assert len(code.splitlines()) < 30
+    from pour.methods import contract
+
+    before = dict(contract._METHODS)
+    try:
+        exec(compile(code, "CONTRIBUTING.md", "exec"), {"__name__": "example"})
+        request = pour.ForgetRequest.of(pour.Splits.of(digits, ["3"]))
+        options = {"lr": 1e-3, "epochs": 20, "augment": False, "sharpness": 2.0}
+        student = pour.unlearn(digits_original, request, method="flatten", device="cpu", progress=False, **options)
+    finally:
+        contract._METHODS.clear()
+        contract._METHODS.update(before)
+    images = torch.as_tensor(pour.Splits.of(digits, ["3"]).forget_test.images).permute(0, 3, 1, 2) / 255
+
+    def largest(model):
+        return model(images).softmax(dim=1).max(dim=1).values.mean().item()
+
+    assert largest(student) < 0.5 < largest(digits_original)
+    assert pour.history(student)[-1].options["sharpness"] == 2.0
+
+
+def test_the_readmes_tables_are_made_from_the_results():
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("results", ROOT / "scripts" / "results.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = (ROOT / "README.md").read_text()
+    assert module.fill(text) == text, "run make results"
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+def test_links_between_pages_work(page):
+    for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", (ROOT / "docs" / page).read_text()):
+        assert (ROOT / "docs" / target).exists(), target
+
+
+def test_top_level_names_are_all_there():
+    for name in pour.__all__:
+        assert getattr(pour, name) is not None
+    with pytest.raises(AttributeError):
+        pour.nothing  # noqa: B018
