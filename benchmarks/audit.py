@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=50_000, help="made-up training images")
     parser.add_argument("--test", type=int, default=10_000, help="made-up test images")
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--method", default="masked-head", help="how the audited model forgets")
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -64,8 +65,9 @@ def main() -> None:
         recipe = get_recipe("fast").change(epochs=options.epochs)
         models.append(train_classifier(data, recipe, run, without=without)[0])
     original, retrained = models
-    unlearned = pour.forget(original, classes=[forgotten])
     splits = Splits.of(data, [forgotten])
+    request = pour.ForgetRequest.of(splits)
+    unlearned = pour.unlearn(original, request, method=options.method, device=options.device, progress=False)
 
     def timed(cache: str | None, everything: bool = False) -> tuple[float, AuditReport]:
         started = time.perf_counter()

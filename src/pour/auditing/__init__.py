@@ -4,7 +4,7 @@ from pour.auditing.audit import audit
 from pour.auditing.distance import Decision, Discrepancy
 from pour.auditing.features import Role, Tapped, Tapper
 from pour.auditing.layers import LayerMap
-from pour.auditing.processes import gather_rows, is_first_process, joined_processes
+from pour.auditing.processes import gather_rows, is_first_process, join_processes
 from pour.auditing.reading import Reading
 from pour.auditing.relearning import Relearning, RelearningCurve, relearn
 from pour.auditing.report import AuditedData, AuditedModel, AuditReport, Comparison, Difference, Line
@@ -31,7 +31,7 @@ __all__ = [
     "audit",
     "gather_rows",
     "is_first_process",
-    "joined_processes",
+    "join_processes",
     "measure_of",
     "relearn",
 ]

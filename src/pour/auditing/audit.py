@@ -10,7 +10,7 @@ import numpy as np
 
 from pour.auditing.auditor import Auditor
 from pour.auditing.features import stratified_rows
-from pour.auditing.processes import audit_device, is_first_process, joined_processes
+from pour.auditing.processes import audit_device, is_first_process, join_processes
 from pour.auditing.relearning import Relearning
 from pour.data.dataset import ImageDataset
 from pour.data.splits import Part, Splits
@@ -108,26 +108,26 @@ def audit(
     }
     models = {role: model for role, model in given.items() if model is not None}
     labels, counts = np.unique(splits.train.whole.labels, return_counts=True)
-    with joined_processes():
-        auditor = Auditor(
-            models=models,
-            splits=_limited(splits, limit, seed),
-            class_counts=dict(zip(labels.tolist(), counts.tolist(), strict=True)),
-            device=audit_device(device),
-            precision=precision or "fp32",
-            align=align,
-            epsilon=epsilon,
-            head=head,
-            seed=seed,
-            cache=None if cache is None else Path(cache),
-            cache_unlearned=cache_unlearned,
-        )
-        return auditor.report(
-            limit=limit,
-            attack=Relearning() if relearn is True else relearn or None,
-            layers=layers,
-            progress=progress and is_first_process(),
-        )
+    join_processes()
+    auditor = Auditor(
+        models=models,
+        splits=_limited(splits, limit, seed),
+        class_counts=dict(zip(labels.tolist(), counts.tolist(), strict=True)),
+        device=audit_device(device),
+        precision=precision or "fp32",
+        align=align,
+        epsilon=epsilon,
+        head=head,
+        seed=seed,
+        cache=None if cache is None else Path(cache),
+        cache_unlearned=cache_unlearned,
+    )
+    return auditor.report(
+        limit=limit,
+        attack=Relearning() if relearn is True else relearn or None,
+        layers=layers,
+        progress=progress and is_first_process(),
+    )
 
 
 def _resolve_data(data: Splits | ImageDataset, classes: ClassRequest | None) -> Splits:

@@ -154,6 +154,8 @@ class Measurer:
         """Training images in the whole split's shares of classes; the attack would take other shares for membership."""
         counts = torch.bincount(labels, minlength=max(self.class_counts) + 1).tolist()
         share = min(counts[c] / total for c, total in self.class_counts.items())
+        if share == 1:
+            return torch.arange(len(labels), device=labels.device)
         taken = [(labels == c).nonzero().squeeze(1)[: round(share * total)] for c, total in self.class_counts.items()]
         return torch.cat(taken).sort().values
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import os
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,9 @@ from pour.errors import UsageError
 from pour.training.run import resolve_device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
-__all__ = ["all_agree", "audit_device", "gather_rows", "is_first_process", "joined_processes", "share_of"]
+__all__ = ["all_agree", "audit_device", "gather_rows", "is_first_process", "join_processes", "share_of"]
 
 
 def _world() -> tuple[int, int]:
@@ -40,17 +38,21 @@ def audit_device(device: str | torch.device | None) -> torch.device:
     return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if one_of_several else resolved
 
 
-@contextlib.contextmanager
-def joined_processes() -> Iterator[None]:
-    """Join the processes that ``torchrun`` started, unless the caller has done so; nothing for a single process."""
+def join_processes() -> None:
+    """Join the processes that ``torchrun`` started, unless the caller has done so; nothing for a single process.
+
+    They stay joined until the program ends: torchrun's store keeps the addresses of a group that was taken down, so
+    that a second group of the same processes could meet at the old ones.
+    """
     alone = int(os.environ.get("WORLD_SIZE", "1")) < 2
     if alone or not distributed.is_available() or distributed.is_initialized():
-        yield
         return
     distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-    try:
-        yield
-    finally:
+    atexit.register(_part_processes)
+
+
+def _part_processes() -> None:
+    if distributed.is_initialized():
         distributed.destroy_process_group()
 
 
