@@ -20,11 +20,14 @@ from pour._options import DEFAULT_METHOD, chosen_method, with_method_options
 from pour.errors import PourError, UsageError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from torch import nn
 
     from pour.data.dataset import ImageDataset
 
 __all__ = ["app", "main"]
+
+_PIPE_WIDTH = 160
 
 app = typer.Typer(
     name="pour",
@@ -247,7 +250,7 @@ def audit(
     limit: Annotated[int | None, typer.Option(help="At most this many training images on each side.")] = None,
     relearn: Annotated[bool, typer.Option("--relearn", help="Also run the relearn attack, which trains.")] = False,
     layers: Annotated[bool, typer.Option("--layers", help="Also compare the models layer by layer.")] = False,
-    cache: Annotated[Path | None, typer.Option(help="A folder that keeps the references' features.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="A folder that keeps features for the next audit.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the report as JSON to this file.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write the report as a web page to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -257,6 +260,8 @@ def audit(
     quiet: Quiet = False,
 ) -> None:
     """Measure what an unlearned model still knows, read against a retrained one."""
+    from pour.auditing import is_first_process
+
     dataset = pour.load_dataset(data, root)
     result = pour.audit(
         original=_open(original, arch, dataset),
@@ -269,19 +274,23 @@ def audit(
         relearn=relearn,
         layers=layers,
         cache=cache,
+        cache_unlearned=cache is not None,
         seed=seed,
         device=device,
         precision=precision,  # type: ignore[arg-type]
         progress=not quiet,
     )
+    if not is_first_process():
+        return
     if out is not None:
         result.save(out)
     if report is not None:
+        result.save(report.with_suffix(".json"))
         pour.write_report(result, report)
     if as_json:
         typer.echo(result.to_json())
-    elif not quiet:
-        Console().print(result)
+    else:
+        _print(result, quiet=quiet)
     for path in (out, report):
         if path is not None:
             typer.echo(path, err=as_json)
@@ -354,9 +363,10 @@ def _open(path: Path, arch: str | None, dataset: ImageDataset | None, num_classe
     return pour.load(path, pour.build_model(arch, num_classes))
 
 
-def _print(table: Table, *, quiet: bool = False) -> None:
+def _print(content: RenderableType, *, quiet: bool = False) -> None:
     if not quiet:
-        Console().print(table)
+        # A pipe has no width of its own; tables need more than the 80 columns that it would be given.
+        Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(content)
 
 
 def _print_history(records: list[dict[str, Any]], *, title: str) -> None:

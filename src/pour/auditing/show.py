@@ -87,7 +87,7 @@ def _heading(report: AuditReport) -> str:
 
 def _lines_table(lines: list[Line], title: str) -> Table:
     table = Table(title=title, title_justify="left")
-    table.add_column("metric")
+    table.add_column("metric", no_wrap=True)
     for name in ("unlearned", "debiased", "original", "retrained", "n"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)

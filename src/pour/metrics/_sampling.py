@@ -11,15 +11,15 @@ def stratified_sample(labels: Tensor, size: int, generator: torch.Generator) -> 
     """
     if len(labels) <= size:
         return torch.arange(len(labels), device=labels.device)
-    known = labels.cpu()
-    order = torch.randperm(len(known), generator=generator)
-    order = order[known[order].argsort(stable=True)]
-    counts = known.bincount()
-    exact = counts.double() * size / len(known)
+    # Drawn on the CPU, so that the choice is the same everywhere; sorted where the labels are, which is faster there.
+    order = torch.randperm(len(labels), generator=generator).to(labels.device)
+    order = order[labels[order].argsort(stable=True)]
+    counts = labels.bincount().cpu()
+    exact = counts.double() * size / len(labels)
     take = exact.floor().long()
     take[(exact - take).argsort(descending=True, stable=True)[: size - int(take.sum())]] += 1
     chosen = [part[:k] for part, k in zip(torch.split(order, counts.tolist()), take.tolist(), strict=True)]
-    return torch.cat(chosen).sort().values.to(labels.device)
+    return torch.cat(chosen).sort().values
 
 
 def stratified_folds(strata: Tensor, folds: int, generator: torch.Generator) -> Tensor:
@@ -28,9 +28,8 @@ def stratified_folds(strata: Tensor, folds: int, generator: torch.Generator) -> 
     Dealing goes on from one stratum to the next in the order of their numbers, so that the folds' sizes, and their
     shares of any run of neighbouring strata, differ by at most one.
     """
-    known = strata.cpu()
-    order = torch.randperm(len(known), generator=generator)
-    order = order[known[order].argsort(stable=True)]
+    order = torch.randperm(len(strata), generator=generator).to(strata.device)
+    order = order[strata[order].argsort(stable=True)]
     fold = torch.empty_like(order)
-    fold[order] = torch.arange(len(order)) % folds
-    return fold.to(strata.device)
+    fold[order] = torch.arange(len(order), device=order.device) % folds
+    return fold
