@@ -1,0 +1,83 @@
+"""Relearn curves: how fast a little fine-tuning brings the forgotten classes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
+
+from pour.errors import UsageError
+from pour.report.figures.style import FULL_WIDTH, ROLE_TITLES, Theme, drawing, finish
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.figure import Figure
+
+    from pour.auditing.relearning import RelearningCurve
+
+__all__ = ["draw_relearning"]
+
+_LINES = {"original": (0, (1, 1.2)), "unlearned": "-", "retrained": (0, (5, 1.5)), "retrained_second": (0, (3, 2))}
+_MARKERS = {"original": "s", "unlearned": "o", "retrained": "^", "retrained_second": "v"}
+
+
+def draw_relearning(curves: Sequence[RelearningCurve], *, theme: Theme = "light") -> Figure:
+    """Draw test accuracy after each number of steps with its 95 % band, forgotten classes left, retained right.
+
+    Args:
+        curves: ``AuditReport.relearning``, or several of them.
+        theme: light or dark.
+    """
+    if not curves:
+        raise UsageError("There is no relearn curve to draw; run the audit with relearning.")
+    with drawing(theme) as style:
+        figure = style.figure(FULL_WIDTH, 2.6)
+        forget, retain = figure.subplots(1, 2, sharey=True)
+        steps = sorted({step for curve in curves for step in curve.steps})
+        for axes, side in ((forget, "forget"), (retain, "retain")):
+            for curve in curves:
+                readings = curve.forget if side == "forget" else curve.retain
+                color = style.role_color(curve.role)
+                bounds = np.array([reading.bounds for reading in readings])
+                axes.fill_between(curve.steps, bounds[:, 0], bounds[:, 1], color=color, alpha=0.16, linewidth=0)
+                axes.plot(
+                    curve.steps,
+                    [reading.value for reading in readings],
+                    color=color,
+                    linestyle=_LINES[curve.role],
+                    marker=_MARKERS[curve.role],
+                    markersize=3.5,
+                    label=ROLE_TITLES[curve.role],
+                )
+            # Steps are spread over decades and start at 0.
+            axes.set_xscale("symlog", linthresh=1, linscale=0.4)
+            axes.xaxis.set_major_locator(FixedLocator(_apart(steps)))
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.xaxis.set_major_formatter("{x:,.0f}")
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+            axes.set(ylim=(-0.03, 1.03), xlabel="fine-tuning steps", xlim=(min(steps) - 0.04, max(steps) * 1.12))
+            axes.grid(axis="y")
+        forget.set_title("forgotten classes", color=style.forgotten)
+        retain.set_title("retained classes")
+        forget.set_ylabel("test accuracy")
+        figure.legend(*forget.get_legend_handles_labels(), loc="outside upper center", ncols=len(curves))
+        counts = sorted({curve.images_per_class for curve in curves})
+        style.note(figure, [f"Fine-tuned on {' or '.join(map(str, counts))} training images of each class."])
+        words = [
+            f"{curve.role} from {100 * curve.forget[0].value:.0f} to {100 * curve.forget[-1].value:.0f} %"
+            for curve in curves
+        ]
+        return finish(
+            figure, f"Accuracy on the forgotten classes over {max(steps)} steps of fine-tuning: {', '.join(words)}."
+        )
+
+
+def _apart(steps: Sequence[int]) -> list[int]:
+    """The steps to name on the axis: those that are far enough from the one before."""
+    shown = [steps[0]]
+    for step in steps[1:]:
+        if shown[-1] == 0 or step >= 1.6 * shown[-1]:
+            shown.append(step)
+    return shown
