@@ -86,6 +86,8 @@ class TrainingStep:
         self._warm = 0
         self._static: tuple[Tensor, ...] = ()
         self._loss = torch.zeros(())
+        # One stream for the first steps and the capture: autograd remembers where a parameter's gradient was summed.
+        self._stream: Any = torch.cuda.Stream() if graph else None  # type: ignore[no-untyped-call]
 
     def set_learning_rate(self, lr: float) -> None:
         """Use ``lr`` from the next step on."""
@@ -127,11 +129,10 @@ class TrainingStep:
         return loss.detach()
 
     def _warm_step(self, *batch: Tensor) -> Tensor:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             loss = self._step(*batch)
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self._stream)
         return loss
 
     def _capture(self, *batch: Tensor) -> None:
@@ -139,6 +140,6 @@ class TrainingStep:
         self._optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         # Other threads, such as the one that pins a DataLoader's batches, may go on allocating meanwhile.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             self._loss = self._forward_backward_update(*self._static)
         self._graph = graph
