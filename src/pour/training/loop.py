@@ -202,6 +202,8 @@ def _run_epochs(
             reader.add(step(*moved))
             log.images += len(moved[0])
             done += 1
+            if run.on_step is not None:
+                run.on_step(model, done)
         # Waiting for the GPU here would leave it idle while the next epoch is drawn, so losses are read only when due.
         now = time.perf_counter()
         if done == total or (resume is not None and now - last_save >= resume.seconds):

@@ -11,9 +11,10 @@ import torch
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from lightning_fabric import Fabric
+    from torch import nn
 
 __all__ = ["Precision", "Run", "resolve_device"]
 
@@ -64,6 +65,8 @@ class Run:
     """Show a progress bar."""
     history: list[dict[str, float]] = field(default_factory=list)
     """What was logged, in order."""
+    on_step: Callable[[nn.Module, int], None] | None = None
+    """Called after every optimisation step with the model and the steps done, to look and not to touch."""
 
     def __post_init__(self) -> None:
         if self.seed < 0:
