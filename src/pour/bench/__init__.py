@@ -1,1 +1,70 @@
-"""The paper's experiments as data, and the demo."""
+"""The paper's experiments as data, the grid runner and its result store, tables, tuning and the demo."""
+
+from typing import TYPE_CHECKING
+
+from pour._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from pour.bench.experiments import EXPERIMENTS, Experiment, Row, benchmark_rows, get_experiment
+    from pour.bench.rendering import Format, render, rich_table
+    from pour.bench.runner import Outcome, run_experiment
+    from pour.bench.settings import freeze_tuning
+    from pour.bench.store import Cell, CellKey, read_store
+    from pour.bench.table import ResultTable, make_table
+    from pour.bench.trajectory import Look, Trajectory, follow
+    from pour.bench.transfer import export_store, import_store
+    from pour.bench.tuning import TuningResult, tune
+
+_HOMES = {
+    "EXPERIMENTS": "pour.bench.experiments",
+    "Cell": "pour.bench.store",
+    "CellKey": "pour.bench.store",
+    "Experiment": "pour.bench.experiments",
+    "Format": "pour.bench.rendering",
+    "Look": "pour.bench.trajectory",
+    "Outcome": "pour.bench.runner",
+    "ResultTable": "pour.bench.table",
+    "Row": "pour.bench.experiments",
+    "Trajectory": "pour.bench.trajectory",
+    "TuningResult": "pour.bench.tuning",
+    "benchmark_rows": "pour.bench.experiments",
+    "export_store": "pour.bench.transfer",
+    "follow": "pour.bench.trajectory",
+    "freeze_tuning": "pour.bench.settings",
+    "get_experiment": "pour.bench.experiments",
+    "import_store": "pour.bench.transfer",
+    "make_table": "pour.bench.table",
+    "read_store": "pour.bench.store",
+    "render": "pour.bench.rendering",
+    "rich_table": "pour.bench.rendering",
+    "run_experiment": "pour.bench.runner",
+    "tune": "pour.bench.tuning",
+}
+
+__all__ = [
+    "EXPERIMENTS",
+    "Cell",
+    "CellKey",
+    "Experiment",
+    "Format",
+    "Look",
+    "Outcome",
+    "ResultTable",
+    "Row",
+    "Trajectory",
+    "TuningResult",
+    "benchmark_rows",
+    "export_store",
+    "follow",
+    "freeze_tuning",
+    "get_experiment",
+    "import_store",
+    "make_table",
+    "read_store",
+    "render",
+    "rich_table",
+    "run_experiment",
+    "tune",
+]
+
+__getattr__ = lazy_names("pour.bench", _HOMES)

@@ -1,0 +1,107 @@
+"""What the tables show: the paper's columns and a few beside them, and how each is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["COLUMNS", "LABELS", "PAPER_COLUMNS", "Column", "label_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One measure of a row."""
+
+    key: str
+    """Its name in tables, and in the paper's where it is there."""
+    line: str
+    """Its name in an audit."""
+    label: str
+    latex: str
+    percent: bool = False
+    """Shown times 100."""
+    better: Literal["higher", "lower"] = "higher"
+    change: bool = False
+    """Shown as the difference from the same measure of the original."""
+
+    @property
+    def scale(self) -> float:
+        """What the audit's value is multiplied with."""
+        return 100.0 if self.percent else 1.0
+
+
+def _percent(key: str, label: str, latex: str, better: Literal["higher", "lower"], line: str | None = None) -> Column:
+    return Column(key=key, line=line or key, label=label, latex=latex, percent=True, better=better)
+
+
+COLUMNS: dict[str, Column] = {
+    column.key: column
+    for column in (
+        _percent("acc_r", "Acc_r", "Acc$_r$", "higher"),
+        _percent("acc_f", "Acc_f", "Acc$_f$", "lower"),
+        _percent("acc_tr", "Acc_tr", "Acc$_{tr}$", "higher"),
+        _percent("acc_tf", "Acc_tf", "Acc$_{tf}$", "lower"),
+        Column(key="aus", line="aus", label="AUS", latex="AUS"),
+        _percent("rmia", "rMIA", "rMIA", "lower", "rmia_tpr"),
+        Column(key="cka_f_o", line="cka_f_o", label="CKA_f(o)", latex="CKA$_f^{(o)}$", better="lower"),
+        Column(key="cka_r_o", line="cka_r_o", label="CKA_r(o)", latex="CKA$_r^{(o)}$"),
+        Column(key="rus_o", line="rus_o", label="RUS(o)", latex="RUS$^{(o)}$"),
+        Column(key="cka_f_r", line="cka_f_r", label="CKA_f(r)", latex="CKA$_f^{(r)}$"),
+        Column(key="cka_r_r", line="cka_r_r", label="CKA_r(r)", latex="CKA$_r^{(r)}$"),
+        Column(key="rus_r", line="rus_r", label="RUS(r)", latex="RUS$^{(r)}$"),
+        _percent("probe", "probe", "probe", "lower", "probe_linear"),
+        Column(
+            key="acc_r_change",
+            line="acc_r",
+            label="change of Acc_r",
+            latex="$\\Delta$Acc$_r$",
+            percent=True,
+            change=True,
+        ),
+    )
+}
+"""By key; accuracies, rMIA (the attack's true-positive rate, as in the paper) and the probe are in percent."""
+
+PAPER_COLUMNS = tuple(COLUMNS)[:12]
+"""What the paper's first table shows, in its order."""
+
+LABELS = {
+    "original": "Original",
+    "retrained": "Retrained",
+    "ceiling": "Retrained, second seed",
+    "finetune": "Finetune",
+    "fcs": "FCS",
+    "random-label": "Random Label",
+    "gradient-ascent": "Gradient Ascent",
+    "boundary-shrink": "Boundary Shrink",
+    "boundary-expand": "Boundary Expand",
+    "delete": "DELETE",
+    "pour-p": "POUR-P",
+    "pour-d": "POUR-D",
+    "projun": "ProjUn",
+    "salun": "SalUn",
+    "scrub": "SCRUB",
+    "sure": "SURE",
+    "masked-head": "Masked head (control)",
+    "random-direction": "Random direction (control)",
+    "esc": "ESC",
+    "esc-1": "ESC, rank 1",
+    "leace": "LEACE",
+    "leace-orth": "LEACE, orthogonal",
+    "ssd": "SSD",
+    "neggrad-plus": "NegGrad+",
+    "bad-teacher": "Bad Teacher",
+    "unsir": "UNSIR",
+    "duck": "DUCK",
+    "l1-sparse": "l1-sparse",
+}
+
+
+def label_of(row: str, method: str | None) -> str:
+    """How a table calls a row.
+
+    Example:
+        >>> label_of("delete-common", "delete"), label_of("mine", "mine")
+        ('DELETE', 'mine')
+    """
+    return LABELS.get(row) or LABELS.get(method or "") or method or row

@@ -1,0 +1,215 @@
+"""The paper's experiments as data: what is trained, what is forgotten, by which methods, and what is reported."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from pour.bench.columns import COLUMNS, PAPER_COLUMNS
+from pour.bench.settings import CLOSED_FORM, closed_form_options, common_options, tuned_options
+from pour.errors import UsageError
+from pour.methods.contract import get_method, list_methods
+from pour.methods.iterative import IterativeMethod
+from pour.methods.unlearning import make_method
+from pour.training.recipes import Recipe, get_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ["EXPERIMENTS", "REFERENCES", "Experiment", "Family", "Row", "Setting", "benchmark_rows", "get_experiment"]
+
+Setting = Literal["reference", "closed form", "common", "tuned"]
+"""How a row's options came about: the rivals' common code base, the same tuning for all, or nothing to tune."""
+Family = Literal["reference", "paper", "control", "relative"]
+"""Why a row is in the table."""
+
+REFERENCES = ("original", "retrained", "ceiling")
+"""Rows that are models of the experiment themselves; the ceiling is a second retrained seed."""
+PAPER = (
+    "finetune",
+    "fcs",
+    "salun",
+    "scrub",
+    "sure",
+    "projun",
+    "random-label",
+    "gradient-ascent",
+    "boundary-shrink",
+    "boundary-expand",
+    "delete",
+    "pour-p",
+    "pour-d",
+)
+CONTROLS = ("masked-head", "random-direction")
+RELATIVES = ("esc", "leace", "leace-orth", "ssd", "neggrad-plus", "bad-teacher", "unsir", "duck", "l1-sparse")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table: a method with its options, or one of the experiment's own models."""
+
+    name: str
+    """Unique in the experiment; also the name of its files."""
+    method: str | None
+    """A name from :func:`pour.list_methods`; None for a reference."""
+    setting: Setting
+    family: Family
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What differs from the method's defaults."""
+    note: str = ""
+    """Where the options come from."""
+
+    def resolved(self) -> dict[str, Any]:
+        """All options by name, the defaults included."""
+        return {} if self.method is None else make_method(self.method, **self.options).options()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A grid of rows times seeds times requests to forget, over models that its cells share.
+
+    Example:
+        >>> experiment = get_experiment("digits")
+        >>> experiment.dataset, experiment.forget, [row.name for row in experiment.rows][:3]
+        ('digits', ((3,),), ['original', 'retrained', 'ceiling'])
+    """
+
+    name: str
+    dataset: str
+    """A name that :func:`pour.load_dataset` knows."""
+    architecture: str
+    """A name from :func:`pour.list_models`."""
+    recipe: Recipe
+    """How the original and the retrained models are trained."""
+    forget: tuple[tuple[int, ...], ...]
+    """The requests: each a tuple of classes that are forgotten together."""
+    seeds: tuple[int, ...]
+    rows: tuple[Row, ...]
+    columns: tuple[str, ...] = (*PAPER_COLUMNS, "probe")
+    """What the table shows, see :data:`pour.bench.columns.COLUMNS`."""
+
+    def __post_init__(self) -> None:
+        for what, values in (("requests to forget", self.forget), ("seeds", self.seeds), ("rows", self.rows)):
+            if not values:
+                raise UsageError(f"The experiment {self.name} has no {what}; give at least one.")
+        names = [row.name for row in self.rows]
+        if len(set(names)) < len(names):
+            raise UsageError(f"The experiment {self.name} names a row twice; give each row its own name.")
+        unknown = [key for key in self.columns if key not in COLUMNS]
+        if unknown:
+            raise UsageError(f"There is no column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}.")
+        if min(self.seeds) < 0:
+            raise UsageError(f"A seed must not be negative, but is {min(self.seeds)}.")
+
+    def select(self, methods: Iterable[str] | None) -> tuple[Row, ...]:
+        """The rows of some methods, given by method ("delete") or by row ("delete-common"); references always."""
+        if methods is None:
+            return self.rows
+        wanted = set(methods)
+        known = {name for row in self.rows for name in (row.name, row.method) if name is not None}
+        for name in wanted - known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise UsageError(f"{self.name} has no method {name!r}; {hint}It has {', '.join(sorted(known))}.")
+        return tuple(row for row in self.rows if row.method is None or {row.name, row.method} & wanted)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return asdict(self)
+
+
+def benchmark_rows(dataset: str, *, only: Sequence[str] | None = None, tuning: Path | None = None) -> tuple[Row, ...]:
+    """The references, then the paper's methods, controls, relatives and whatever else is registered.
+
+    Args:
+        dataset: decides the common learning rate and the tuned options.
+        only: these methods instead of all.
+        tuning: a folder of :func:`pour.bench.tune`; by default the tuned options that ship with pour.
+    """
+    others = [info.name for info in list_methods() if info.name not in {*PAPER, *CONTROLS, *RELATIVES, "retrain"}]
+    families: dict[str, Family] = {
+        **dict.fromkeys(PAPER, "paper"),
+        **dict.fromkeys(CONTROLS, "control"),
+        **dict.fromkeys((*RELATIVES, *others), "relative"),
+    }
+    rows = [Row(name=name, method=None, setting="reference", family="reference") for name in REFERENCES]
+    for method, family in families.items():
+        if only is None or method in only:
+            rows += _rows_of(method, family, dataset, tuning)
+    return tuple(rows)
+
+
+def _rows_of(method: str, family: Family, dataset: str, tuning: Path | None) -> list[Row]:
+    kind = get_method(method)
+    if not issubclass(kind, IterativeMethod):
+        variants = CLOSED_FORM.get(method, (method,))
+        return [
+            Row(
+                name=variant,
+                method=method,
+                setting="closed form",
+                family=family,
+                options=closed_form_options(variant, dataset),
+            )
+            for variant in variants
+        ]
+    options, note = tuned_options(method, dataset, tuning)
+    return [
+        Row(
+            name=f"{method}-common",
+            method=method,
+            setting="common",
+            family=family,
+            options=common_options(kind, dataset),
+            note="the rivals' common code base",
+        ),
+        Row(name=f"{method}-tuned", method=method, setting="tuned", family=family, options=options, note=note),
+    ]
+
+
+def _digits(tuning: Path | None) -> Experiment:
+    only = ("scrub", "gradient-ascent", "delete", "pour-p", "pour-d", *CONTROLS)
+    return Experiment(
+        name="digits",
+        dataset="digits",
+        architecture="resnet-digits",
+        recipe=get_recipe("digits"),
+        forget=((3,),),
+        seeds=(0, 1),
+        rows=benchmark_rows("digits", only=only, tuning=tuning),
+    )
+
+
+def _cifar(name: str, forget: tuple[int, ...], recipe: str, tuning: Path | None) -> Experiment:
+    return Experiment(
+        name=name,
+        dataset=name,
+        architecture="resnet18",
+        recipe=get_recipe(recipe),
+        forget=tuple((label,) for label in forget),
+        seeds=(0, 1, 2),
+        rows=benchmark_rows(name, tuning=tuning),
+    )
+
+
+EXPERIMENTS = ("digits", "cifar10", "cifar100")
+"""``digits`` takes about a minute on a CPU; the other two are the paper's tables."""
+
+
+def get_experiment(name: str, *, tuning: Path | None = None) -> Experiment:
+    """The experiment of that name, with every method that is registered now.
+
+    Args:
+        name: digits, cifar10 or cifar100.
+        tuning: a folder of :func:`pour.bench.tune` whose options the tuned rows take; by default those that ship with
+            pour. A method that was not tuned keeps its defaults, and its row says so.
+    """
+    if name == "digits":
+        return _digits(tuning)
+    if name == "cifar10":
+        return _cifar(name, (0, 1, 5), "fast", tuning)
+    if name == "cifar100":
+        return _cifar(name, (0, 20, 60), "long", tuning)
+    raise UsageError(f"There is no experiment {name!r}; the experiments are {', '.join(EXPERIMENTS)}.")

@@ -1,0 +1,191 @@
+"""Walking an experiment's grid: train what is shared, make every cell that is not there, resume after anything."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pour._progress import ProgressBar
+from pour.bench.experiments import Experiment, get_experiment
+from pour.bench.shared import ModelKey, SharedModels
+from pour.bench.store import CellKey, read_cell, write_experiment
+from pour.bench.work import CACHE, ROLES, Work, cell_setup
+from pour.bench.workers import crew
+from pour.errors import PourError, UsageError
+from pour.models.classes import resolve_classes
+from pour.training.run import resolve_device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pour.bench.experiments import Row
+    from pour.bench.store import Cell
+    from pour.bench.workers import Crew
+    from pour.training.run import Precision
+
+__all__ = ["Outcome", "run_experiment"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a walk over the grid came to."""
+
+    out: Path
+    done: int
+    """Cells made by this call."""
+    kept: int
+    """Cells that were there already."""
+    failed: tuple[str, ...]
+    """Cells of the grid whose method diverged, with the reason."""
+
+
+def run_experiment(
+    experiment: Experiment | str,
+    out: str | Path,
+    *,
+    root: str | Path | None = None,
+    methods: Iterable[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    forget: Sequence[int | str | Sequence[int | str]] | None = None,
+    device: str | None = None,
+    precision: Precision | None = None,
+    jobs: int = 1,
+    ray: str | None = None,
+    progress: bool = True,
+) -> Outcome:
+    """Make every cell of a grid that is not in the store yet.
+
+    The same call goes on where it was stopped, killed ones included. A cell counts as done while its file is whole,
+    its options are the ones asked for and its original and retrained models are those of the store; where a seed's
+    models have changed, its cells are made again.
+
+    Args:
+        experiment: one of ours by name, or your own.
+        out: the folder of the store: ``cells/``, ``models/`` and a cache of features.
+        root: the data folder, by default ``POUR_DATA`` or ``~/.cache/pour``.
+        methods: only these, by method or by row; the references are always made.
+        seeds: instead of the experiment's.
+        forget: instead of the experiment's requests: classes by name or index, or lists of them to forget together.
+        device: where to compute, by default the GPU where there is one.
+        precision: fp32 or bf16; by default bf16 on a GPU that has it, and whatever the cells that are there used.
+        jobs: cells side by side. On a CPU each uses all threads of torch; set OMP_NUM_THREADS for fewer.
+        ray: the address of a Ray cluster whose machines all see ``out`` and the data; "local" starts one here.
+        progress: show a progress bar.
+    """
+    grid = get_experiment(experiment) if isinstance(experiment, str) else experiment
+    if jobs < 1:
+        raise UsageError(f"The number of jobs must be at least 1, but is {jobs}.")
+    folder = Path(out).resolve()
+    work = Work(
+        experiment=grid,
+        out=folder,
+        root=None if root is None else Path(root),
+        # With Ray it is the workers that have the device.
+        device=device if ray is not None else str(resolve_device(device)),
+        precision=precision,
+    )
+    shared = SharedModels(grid, folder, work.root, work.device, precision)
+    asked = replace(
+        grid,
+        rows=grid.select(methods),
+        seeds=grid.seeds if seeds is None else tuple(seeds),
+        forget=grid.forget if forget is None else _requests(forget, shared),
+    )
+    write_experiment(folder, grid)
+    groups = [_Group(request, seed, asked.rows) for request in asked.forget for seed in asked.seeds]
+    total = len(groups) * len(asked.rows)
+    made: set[CellKey] = set()
+    if pending := _pending(groups, shared):
+        with crew(work, jobs=jobs, ray=ray) as do:
+            # Training a seed's original anew makes cells of its other requests stale, so look until nothing is left.
+            while pending:
+                made |= _make(pending, shared, do, f"bench {grid.name}", progress=progress)
+                left = _pending(groups, shared)
+                if left == pending:
+                    raise PourError(f"The cells under {folder} were written but are not what was asked for; remove it.")
+                pending = left
+    return Outcome(out=folder, done=len(made), kept=total - len(made), failed=tuple(_failures(folder, groups)))
+
+
+def _make(
+    pending: dict[_Group, list[CellKey]], shared: SharedModels, do: Crew, description: str, *, progress: bool
+) -> set[CellKey]:
+    """Make the cells of every group, its models first."""
+    made: set[CellKey] = set()
+    missing = {key for group in pending for key in group.models(shared)}
+    done, total = 0, len(missing) + sum(map(len, pending.values()))
+    with ProgressBar(total, description, enabled=progress) as bar:
+        for group in pending:
+            for key in do(group.models(shared)):
+                done += 1
+                bar.update(min(done, total), note=f"trained {key.path.stem}, seed {group.seed}")
+            # Asked again, because new models make cells stale that were good before.
+            for key in do(group.pending(shared)):
+                made.add(key)  # type: ignore[arg-type]
+                done += 1
+                bar.update(min(done, total), note=f"{key.path.stem}, seed {group.seed}")
+            shutil.rmtree(shared.out / CACHE, ignore_errors=True)
+    return made
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The cells of one seed and one request: they share three models."""
+
+    forget: tuple[int, ...]
+    seed: int
+    rows: tuple[Row, ...]
+
+    def __hash__(self) -> int:
+        return hash((self.forget, self.seed))
+
+    def models(self, shared: SharedModels) -> list[ModelKey]:
+        """The models that have to be trained first."""
+        keys = [ModelKey.of(self.seed, role, self.forget) for role in ROLES]
+        return [key for key in keys if shared.ready(key) is None]
+
+    def pending(self, shared: SharedModels) -> list[CellKey]:
+        """The cells that are missing, damaged, of other options or of other models, in the order of the rows."""
+        keys = {CellKey(self.forget, self.seed, row.name): row for row in self.rows}
+        found = {key: read_cell(shared.out, key) for key in keys}
+        good = {
+            key: cell
+            for key, cell in found.items()
+            if cell is not None
+            and cell.setup == cell_setup(shared.experiment, keys[key], key)
+            and shared.precision in (None, cell.precision)
+        }
+        there = {role: shared.ready(ModelKey.of(self.seed, role, self.forget)) for role in ROLES}
+        for role, on_disk in there.items():
+            digests = {cell.models[role] for cell in good.values()}
+            if on_disk is not None:
+                good = {key: cell for key, cell in good.items() if cell.models[role] == on_disk}
+            elif len(digests) > 1:
+                # Without the model nobody can say which of them is right.
+                good = {}
+        return [key for key in keys if key not in good]
+
+
+def _pending(groups: Iterable[_Group], shared: SharedModels) -> dict[_Group, list[CellKey]]:
+    return {group: cells for group in groups if (cells := group.pending(shared))}
+
+
+def _requests(forget: Sequence[int | str | Sequence[int | str]], shared: SharedModels) -> tuple[tuple[int, ...], ...]:
+    listed = [[request] if isinstance(request, int | str) else list(request) for request in forget]
+    dataset = shared.dataset
+    return tuple(
+        resolve_classes(request, num_classes=dataset.num_classes, class_names=dataset.classes) for request in listed
+    )
+
+
+def _failures(out: Path, groups: Iterable[_Group]) -> list[str]:
+    cells: list[Cell | None] = [
+        read_cell(out, CellKey(group.forget, group.seed, row.name)) for group in groups for row in group.rows
+    ]
+    return [
+        f"{cell.key.row}, seed {cell.key.seed}: {cell.failed}"
+        for cell in cells
+        if cell is not None and cell.failed is not None
+    ]

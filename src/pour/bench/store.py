@@ -1,0 +1,200 @@
+"""The result store: one sealed JSON file to a cell, and a plan of which cells are still good."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pour._files import write_text
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pour.bench.experiments import Experiment
+
+__all__ = ["Cell", "CellKey", "check_unmixed", "read_cell", "read_experiment", "read_store", "seal", "unseal"]
+
+SCHEMA = 1
+EXPERIMENT_FILE = "experiment.json"
+CELLS = "cells"
+
+
+@dataclass(frozen=True, order=True)
+class CellKey:
+    """Which cell of the grid.
+
+    Example:
+        >>> CellKey((0, 3), 1, "delete-common").path.as_posix()
+        'cells/forget-0-3/seed-1/delete-common.json'
+    """
+
+    forget: tuple[int, ...]
+    seed: int
+    row: str
+
+    @property
+    def path(self) -> Path:
+        """Where the store keeps it."""
+        return Path(CELLS) / forget_name(self.forget) / f"seed-{self.seed}" / f"{self.row}.json"
+
+
+def forget_name(forget: tuple[int, ...]) -> str:
+    """How files call a request to forget."""
+    return "forget-" + "-".join(map(str, forget))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What one row gave for one seed and one request, and all that is needed to repeat it.
+
+    Nothing in it differs from run to run on a CPU; times, host, device and date are in the file beside it.
+    """
+
+    setup: Mapping[str, Any]
+    """Dataset, architecture, recipe, forgotten classes, seed, row, method, setting and all options."""
+    models: Mapping[str, str]
+    """SHA-256 of the weights: original, retrained, ceiling and unlearned."""
+    data: str
+    """SHA-256 of the training and test images and labels."""
+    precision: str
+    versions: Mapping[str, str]
+    family: str
+    needs: tuple[str, ...] = ()
+    """The data that the method reads."""
+    note: str = ""
+    """Where the options come from."""
+    forgotten_names: tuple[str, ...] = ()
+    failed: str | None = None
+    """Why there are no values: the sentence of the divergence guard or of the audit."""
+    warnings: tuple[str, ...] = ()
+    """What the method said."""
+    steps: int = 0
+    weight_change: float | None = None
+    """|theta' - theta| / |theta| over all weights."""
+    values: Mapping[str, Mapping[str, float | int | None]] = field(default_factory=dict)
+    """Every line of the audit by name: value, 95 % interval, debiased value and number of images."""
+    verdicts: Mapping[str, str] = field(default_factory=dict)
+    discrepancies: tuple[Mapping[str, Any], ...] = ()
+    """Distances to the retrained model with their terms."""
+    collapse: Mapping[str, float] = field(default_factory=dict)
+    answers: tuple[int, ...] = ()
+    """How often each class is the answer on the forgotten classes' test images."""
+
+    @property
+    def key(self) -> CellKey:
+        """Its place in the grid."""
+        return CellKey(tuple(self.setup["forgotten"]), self.setup["seed"], self.setup["row"])
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Cell:
+        """Read what ``dataclasses.asdict`` wrote."""
+        tuples = ("needs", "forgotten_names", "warnings", "discrepancies", "answers")
+        return cls(**{**data, **{name: tuple(data[name]) for name in tuples}})
+
+
+def seal(cell: Cell) -> str:
+    """The text of a cell's file, with a checksum over its content."""
+    content = asdict(cell)
+    return (
+        json.dumps(
+            {"schema": SCHEMA, "sha256": _checksum(content), "cell": content},
+            indent=1,
+            sort_keys=True,
+            allow_nan=False,
+        )
+        + "\n"
+    )
+
+
+def unseal(text: str) -> Cell | None:
+    """The cell in a file's text, or None where it is cut short, altered or of another schema."""
+    try:
+        stored = json.loads(text)
+        if stored["schema"] != SCHEMA or stored["sha256"] != _checksum(stored["cell"]):
+            return None
+        return Cell.from_dict(stored["cell"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def read_cell(out: Path, key: CellKey) -> Cell | None:
+    """A cell of the store; None where it is missing, damaged or in another cell's place."""
+    try:
+        cell = unseal((out / key.path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+    return cell if cell is not None and cell.key == key else None
+
+
+def write_cell(out: Path, cell: Cell, run: Mapping[str, Any], report: str | None) -> None:
+    """Keep a cell; its own file comes last, so that whatever is beside it is there when it is."""
+    path = out / cell.key.path
+    if report is not None:
+        write_text(path.with_suffix(".report.json"), report)
+    write_text(path.with_suffix(".run.json"), json.dumps(run, indent=1, sort_keys=True) + "\n")
+    write_text(path, seal(cell))
+
+
+def cell_files(out: Path) -> list[Path]:
+    """The files of all cells, without what lies beside them."""
+    found = sorted((out / CELLS).glob("forget-*/seed-*/*.json"))
+    return [path for path in found if not path.name.endswith((".run.json", ".report.json"))]
+
+
+def read_store(out: str | Path) -> list[Cell]:
+    """Every whole cell of a store; damaged ones count as absent, as they do for :func:`run_experiment`."""
+    folder = Path(out)
+    if not (folder / CELLS).is_dir():
+        raise UsageError(f"{folder} holds no results; run pour bench --out {folder} first.")
+    cells: list[Cell] = []
+    for path in cell_files(folder):
+        try:
+            cell = unseal(path.read_text(encoding="utf-8"))
+        except UnicodeDecodeError:
+            continue
+        if cell is not None and folder / cell.key.path == path:
+            cells.append(cell)
+    return cells
+
+
+def check_unmixed(cells: Iterable[Cell]) -> None:
+    """Raise where cells of one seed were measured against different models."""
+    seen: dict[tuple[str, int, tuple[int, ...]], set[str]] = defaultdict(set)
+    for cell in cells:
+        seen["original", cell.key.seed, ()].add(cell.models["original"])
+        for role in ("retrained", "ceiling"):
+            seen[role, cell.key.seed, cell.key.forget].add(cell.models[role])
+    for (role, seed, _), digests in seen.items():
+        if len(digests) > 1:
+            raise UsageError(
+                f"The cells of seed {seed} belong to {len(digests)} different {role} models; run pour bench on this "
+                "store, which redoes those that do not match."
+            )
+
+
+def read_experiment(out: Path) -> dict[str, Any] | None:
+    """What the store says of its experiment, or None where there is no readable file."""
+    try:
+        found = json.loads((out / EXPERIMENT_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "name" in found else None
+
+
+def write_experiment(out: Path, experiment: Experiment) -> None:
+    """Say whose results the store holds; a store of another experiment is refused."""
+    known = read_experiment(out)
+    if known is not None and known["name"] != experiment.name:
+        raise UsageError(f"{out} holds results of {known['name']}, not of {experiment.name}; give another folder.")
+    text = json.dumps(experiment.to_dict(), indent=1, sort_keys=True) + "\n"
+    if known is None or (out / EXPERIMENT_FILE).read_text(encoding="utf-8") != text:
+        write_text(out / EXPERIMENT_FILE, text)

@@ -1,0 +1,286 @@
+"""From a store to a table: mean and deviation over seeds, grouped by the data that a method may see."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pour.bench.columns import COLUMNS, PAPER_COLUMNS, Column, label_of
+from pour.bench.experiments import REFERENCES
+from pour.bench.published import differs, published
+from pour.bench.store import check_unmixed, read_experiment, read_store
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pour.bench.published import Difference
+    from pour.bench.store import Cell
+
+__all__ = ["GROUPS", "Entry", "Group", "ResultTable", "TableRow", "make_table"]
+
+Group = Literal["reference", "retain", "forget"]
+GROUPS: dict[Group, str] = {
+    "reference": "References",
+    "retain": "With retained images",
+    "forget": "Forget images alone, or none",
+}
+"""The paper's groups, in its order; best and second best are marked in the last one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A measure of a row over its seeds, in the column's unit."""
+
+    mean: float
+    std: float | None = None
+    """Sample deviation over seeds; None for a single one."""
+    n: int | None = 1
+    """Seeds; None for a printed value that does not say."""
+    mark: Literal["best", "second"] | None = None
+    difference: Difference | None = None
+    """Beyond two deviations from the paper's value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRow:
+    """A line of the table; a measure that is not there has no entry."""
+
+    name: str
+    label: str
+    setting: str
+    group: Group
+    entries: Mapping[str, Entry]
+    published: bool = False
+    """Whether this is what the paper prints."""
+    encoder: bool = False
+    """Whether this scores the encoder's features before a projector, of the model in the line above."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultTable:
+    """A table, ready for :func:`pour.bench.render`."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+    notes: tuple[str, ...] = ()
+
+    def row(self, name: str) -> TableRow:
+        """The measured line of a row by its name."""
+        for row in self.rows:
+            if row.name == name and not row.published and not row.encoder:
+                return row
+        raise UsageError(f"The table has no row {name!r}; it has {', '.join(row.name for row in self.rows)}.")
+
+
+@dataclass
+class _Collected:
+    """The cells of one row, one to a seed."""
+
+    name: str
+    cells: list[Cell] = field(default_factory=list)
+
+    @property
+    def whole(self) -> list[Cell]:
+        return [cell for cell in self.cells if cell.failed is None]
+
+    @property
+    def projected(self) -> bool:
+        return any(name.startswith("raw.") for cell in self.whole for name in cell.values)
+
+
+def make_table(
+    out: str | Path,
+    *,
+    forget: Sequence[int] | None = None,
+    columns: Sequence[str] | None = None,
+    against: Literal["paper"] | None = None,
+) -> ResultTable:
+    """Read a store into a table.
+
+    Args:
+        out: the store.
+        forget: which request's results; by default the first of the experiment that has any.
+        columns: keys of :data:`pour.bench.columns.COLUMNS`; by default the experiment's.
+        against: "paper" puts the printed values below each method's rows and marks measured ones beyond two deviations.
+    """
+    folder = Path(out)
+    cells = read_store(folder)
+    if not cells:
+        raise UsageError(f"{folder} holds no whole cell; run pour bench --out {folder} first.")
+    check_unmixed(cells)
+    experiment = read_experiment(folder) or {}
+    request = _request(cells, experiment.get("forget", []), forget)
+    cells = [cell for cell in cells if cell.key.forget == request]
+    keys = tuple(columns or experiment.get("columns") or PAPER_COLUMNS)
+    if against == "paper" and columns is None:
+        # POUR-P is judged by its change from its own original.
+        keys += tuple(key for key in ("acc_r_change",) if key not in keys)
+    shown = _columns(keys)
+    order = [row["name"] for row in experiment.get("rows", [])]
+    collected = _collect(cells, order)
+    before = {cell.key.seed: cell for cell in cells if cell.key.row == "original"}
+    rows = [row for entry in collected for row in _rows(entry, shown, before)]
+    rows = _marked(rows, shown)
+    dataset = cells[0].setup["dataset"]
+    if against == "paper":
+        rows = _beside_published(rows, shown, dataset, {entry.name: entry.cells[0] for entry in collected})
+    names = ", ".join(cells[0].forgotten_names) or ", ".join(map(str, request))
+    seeds = sorted({cell.key.seed for cell in cells})
+    return ResultTable(
+        title=f"{dataset}, {cells[0].setup['architecture']}, recipe {cells[0].setup['recipe']['name']}: "
+        f"{names} forgotten, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
+        columns=shown,
+        rows=tuple(rows),
+        notes=tuple(_notes(collected, order, len(seeds), against)),
+    )
+
+
+def _request(cells: list[Cell], listed: list[list[int]], wanted: Sequence[int] | None) -> tuple[int, ...]:
+    there = sorted({cell.key.forget for cell in cells})
+    if wanted is not None:
+        if tuple(wanted) not in there:
+            known = "; ".join(", ".join(map(str, request)) for request in there)
+            raise UsageError(f"The store has no results of forgetting {list(wanted)}; it has those of {known}.")
+        return tuple(wanted)
+    first = [tuple(request) for request in listed if tuple(request) in there]
+    return (first or there)[0]
+
+
+def _columns(keys: Sequence[str]) -> tuple[Column, ...]:
+    unknown = [key for key in keys if key not in COLUMNS]
+    if unknown:
+        raise UsageError(f"There is no column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}.")
+    return tuple(COLUMNS[key] for key in keys)
+
+
+def _collect(cells: list[Cell], order: list[str]) -> list[_Collected]:
+    by_row: dict[str, _Collected] = {name: _Collected(name) for name in order}
+    for cell in cells:
+        by_row.setdefault(cell.key.row, _Collected(cell.key.row)).cells.append(cell)
+    found = [entry for entry in by_row.values() if entry.cells]
+    groups = list(GROUPS)
+    return sorted(found, key=lambda entry: groups.index(_group(entry.cells[0])))
+
+
+def _group(cell: Cell) -> Group:
+    if cell.setup["method"] is None:
+        return "reference"
+    return "retain" if {"retain", "validation"} & set(cell.needs) else "forget"
+
+
+def _rows(entry: _Collected, columns: tuple[Column, ...], before: Mapping[int, Cell]) -> list[TableRow]:
+    cell = entry.cells[0]
+    setting = cell.setup["setting"] if cell.setup["setting"] in ("common", "tuned") else ""
+    row = TableRow(
+        name=entry.name,
+        label=label_of(entry.name, cell.setup["method"]),
+        setting=setting,
+        group=_group(cell),
+        entries=_entries(entry.whole, columns, before, raw=False),
+    )
+    if not entry.projected:
+        return [row]
+    # A projector in front of the head does not change the encoder, and the reader must see that.
+    raw = _entries(entry.whole, columns, before, raw=True)
+    return [row, replace(row, label=f"{row.label}, encoder", entries=raw, encoder=True)]
+
+
+def _entries(
+    cells: list[Cell], columns: tuple[Column, ...], before: Mapping[int, Cell], *, raw: bool
+) -> dict[str, Entry]:
+    entries: dict[str, Entry] = {}
+    for column in columns:
+        name = f"raw.{column.line}" if raw else column.line
+        values = [
+            value for cell in cells if (value := _value(cell, name, column, before.get(cell.key.seed))) is not None
+        ]
+        if values:
+            deviation = statistics.stdev(values) if len(values) > 1 else None
+            entries[column.key] = Entry(mean=statistics.fmean(values), std=deviation, n=len(values))
+    return entries
+
+
+def _value(cell: Cell, name: str, column: Column, before: Cell | None) -> float | None:
+    reading = cell.values.get(name)
+    value = None if reading is None else reading["value"]
+    if value is None or not column.change:
+        return None if value is None else value * column.scale
+    earlier = None if before is None else before.values[name]["value"]
+    return None if earlier is None else (value - earlier) * column.scale
+
+
+def _marked(rows: list[TableRow], columns: tuple[Column, ...]) -> list[TableRow]:
+    """Mark the best and the second best of the forget-only group, as printed: equal digits share a mark."""
+    marks: dict[tuple[int, str], Literal["best", "second"]] = {}
+    for column in columns:
+        competing = {
+            index: round(row.entries[column.key].mean, 2)
+            for index, row in enumerate(rows)
+            if row.group == "forget" and not row.encoder and column.key in row.entries
+        }
+        ranked = sorted(set(competing.values()), reverse=column.better == "higher")
+        for index, value in competing.items():
+            if value in ranked[:2]:
+                marks[index, column.key] = "best" if value == ranked[0] else "second"
+    return [
+        replace(
+            row,
+            entries={key: replace(entry, mark=marks.get((index, key))) for key, entry in row.entries.items()},
+        )
+        for index, row in enumerate(rows)
+    ]
+
+
+def _beside_published(
+    rows: list[TableRow], columns: tuple[Column, ...], dataset: str, cells: Mapping[str, Cell]
+) -> list[TableRow]:
+    result: list[TableRow] = []
+    for index, row in enumerate(rows):
+        method = cells[row.name].setup["method"] or row.name
+        # A second seed and a method's further variants have no line in the paper.
+        known = row.name in REFERENCES or row.name in (method, f"{method}-common", f"{method}-tuned")
+        paper = {column.key: published(dataset, method, column) for column in columns} if known else {}
+        printed = {key: value for key, value in paper.items() if value is not None}
+        entries = dict(row.entries)
+        for key, value in printed.items():
+            if key in entries and not row.encoder:
+                entries[key] = replace(entries[key], difference=differs(entries[key].mean, entries[key].std, value))
+        result.append(replace(row, entries=entries))
+        following = rows[index + 1] if index + 1 < len(rows) else None
+        last = following is None or cells[following.name].setup["method"] != cells[row.name].setup["method"]
+        if printed and (last or row.group == "reference"):
+            shown = {key: Entry(mean=value.mean, std=value.std, n=None) for key, value in printed.items()}
+            result.append(
+                TableRow(
+                    name=row.name,
+                    label=label_of(method, method),
+                    setting="paper",
+                    group=row.group,
+                    entries=shown,
+                    published=True,
+                )
+            )
+    return result
+
+
+def _notes(collected: list[_Collected], order: list[str], seeds: int, against: str | None) -> list[str]:
+    notes = [f"Mean and sample deviation over {seeds} seeds." if seeds > 1 else "One seed: no deviation."]
+    untuned = [entry.name for entry in collected if entry.cells[0].note.startswith("not tuned")]
+    if untuned:
+        notes.append(f"Not tuned, at the method's defaults: {', '.join(untuned)}.")
+    for entry in collected:
+        failed = [cell for cell in entry.cells if cell.failed is not None]
+        if failed:
+            notes.append(f"{entry.name} failed on {len(failed)} of {len(entry.cells)} seeds: {failed[0].failed}")
+        if len(entry.cells) < seeds:
+            notes.append(f"{entry.name} has {len(entry.cells)} of {seeds} seeds.")
+    missing = [name for name in order if name not in {entry.name for entry in collected}]
+    if missing:
+        notes.append(f"Not run yet: {', '.join(missing)}.")
+    if against == "paper":
+        notes.append("Arrows: above or below the printed value by more than two deviations.")
+    return notes

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+
+from pour.bench import EXPERIMENTS, Row, benchmark_rows, freeze_tuning, get_experiment
+from pour.bench import settings as settings_module
+from pour.bench.experiments import CONTROLS, PAPER, REFERENCES
+from pour.bench.settings import tuned_options
+from pour.errors import UsageError
+from pour.methods import IterativeMethod, Method, contract, get_method, list_methods
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import nn
+
+REGISTERED = [info.name for info in list_methods() if info.paper != "test"]
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_the_papers_grids(name: str) -> None:
+    experiment = get_experiment(name)
+    assert experiment.seeds == (0, 1, 2)
+    assert experiment.forget == {"cifar10": ((0,), (1,), (5,)), "cifar100": ((0,), (20,), (60,))}[name]
+    assert 100 not in experiment.seeds
+    assert not {(4,), (42,)} & set(experiment.forget), "the classes that tuning looks at"
+    methods = list(dict.fromkeys(row.method for row in experiment.rows if row.method is not None))
+    assert set(REGISTERED) - {"retrain"} <= set(methods)
+    assert [row.name for row in experiment.rows[:3]] == list(REFERENCES)
+    assert tuple(methods[: len(PAPER)]) == PAPER
+    assert tuple(methods[len(PAPER) : len(PAPER) + len(CONTROLS)]) == CONTROLS
+    order = ["reference", "paper", "control", "relative"]
+    families = [order.index(row.family) for row in experiment.rows]
+    assert families == sorted(families)
+
+
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
+@pytest.mark.parametrize("method", [name for name in REGISTERED if issubclass(get_method(name), IterativeMethod)])
+def test_both_settings_of_an_iterative_method(dataset: str, method: str) -> None:
+    rows = {row.name: row for row in benchmark_rows(dataset, only=(method,)) if row.method == method}
+    assert set(rows) == {f"{method}-common", f"{method}-tuned"}
+    common, tuned = rows[f"{method}-common"].resolved(), rows[f"{method}-tuned"].resolved()
+    kind = get_method(method)
+    assert issubclass(kind, IterativeMethod)
+    assert {common[option] for option in kind.rate_options} == {1e-4 if dataset == "cifar10" else 5e-5}
+    shared = ("epochs", "steps", "batch_size", "batch_norm", "weight_decay", "optimizer", "schedule")
+    assert [common[option] for option in shared] == [20, None, 128, "train", 0.0, "sgd", "constant"]
+    assert tuned["batch_norm"] == "frozen"
+
+
+def test_methods_without_steps_have_one_row() -> None:
+    rows = {row.name: row for row in get_experiment("cifar10").rows}
+    assert rows["pour-p"].resolved()["forgotten_logit"] == "keep"
+    assert rows["esc-1"].resolved()["rank"] == 1
+    assert rows["esc"].resolved()["rank"] is None
+    names = [row.name for row in rows.values() if row.setting == "closed form"]
+    assert {"pour-p", "masked-head", "random-direction", "leace", "ssd", "projun"} <= set(names)
+    other = {row.name: row.resolved() for row in get_experiment("cifar100").rows}
+    assert other["projun"]["alpha_retain"] == 1000
+    assert rows["gradient-ascent-common"].resolved()["stop_accuracy"] is None
+
+
+def test_a_users_method_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(kw_only=True)
+    class Mine(Method):
+        """Nothing."""
+
+        name: ClassVar[str] = "mine-for-this-test"
+        paper: ClassVar[str] = "test"
+
+        def __call__(self, model: nn.Module, request: object, run: object) -> nn.Module:
+            return model
+
+    monkeypatch.setitem(contract._METHODS, Mine.name, Mine)
+    assert get_experiment("cifar10").rows[-1] == Row(
+        name="mine-for-this-test", method="mine-for-this-test", setting="closed form", family="relative"
+    )
+
+
+def result_file(folder: Path, method: str, **changes: object) -> None:
+    result = {"method": method, "rule": "benchmark", "seed": 100, "best": 1, "note": "the largest AUS"} | {
+        "trials": [{"options": {"lr": 1.0}}, {"options": {"lr": 0.5, "epochs": 3}}]
+    }
+    path = folder / f"{method}-benchmark" / "result.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(result | changes))
+
+
+def test_tuned_options_come_from_a_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result_file(tmp_path, "delete")
+    result_file(tmp_path, "finetune", best=None)
+    options, note = tuned_options("delete", "cifar10", tmp_path)
+    assert options == {"lr": 0.5, "epochs": 3, "batch_norm": "frozen"}
+    assert note == "tuned by the rule 'benchmark' with seed 100"
+    rows = {row.name: row for row in get_experiment("cifar10", tuning=tmp_path).rows}
+    assert rows["delete-tuned"].resolved()["lr"] == 0.5
+    for untuned in ("finetune-tuned", "scrub-tuned"):
+        assert rows[untuned].note == "not tuned: the method's defaults"
+        assert rows[untuned].options == {"batch_norm": "frozen"}
+
+    frozen = tmp_path / "tuned.json"
+    frozen.write_text(json.dumps({"cifar100": {"scrub": {"options": {"lr": 7.0}, "rule": "benchmark", "seed": 1}}}))
+    assert freeze_tuning(tmp_path, "cifar10", into=frozen) == ["delete"]
+    monkeypatch.setattr(settings_module, "TUNED", frozen)
+    assert tuned_options("delete", "cifar10")[0]["lr"] == 0.5
+    assert tuned_options("scrub", "cifar100")[0]["lr"] == 7.0
+    assert tuned_options("scrub", "cifar10")[0] == {"batch_norm": "frozen"}
+
+
+def test_a_tuning_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    result_file(tmp_path / "cut", "delete", best=7)
+    with pytest.raises(UsageError, match="is no tuning result"):
+        tuned_options("delete", "cifar10", tmp_path / "cut")
+    broken = tmp_path / "broken" / "delete-benchmark" / "result.json"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("{")
+    with pytest.raises(UsageError, match="cannot be read as JSON"):
+        tuned_options("delete", "cifar10", tmp_path / "broken")
+    with pytest.raises(UsageError, match="holds no tuning by the rule benchmark"):
+        freeze_tuning(tmp_path, "cifar10", into=tmp_path / "x.json")
+
+
+def test_rows_are_selected_by_method_or_by_row() -> None:
+    experiment = get_experiment("digits")
+    assert [row.name for row in experiment.select(["delete"])] == [*REFERENCES, "delete-common", "delete-tuned"]
+    assert [row.name for row in experiment.select(["delete-common"])] == [*REFERENCES, "delete-common"]
+    assert experiment.select(None) == experiment.rows
+    with pytest.raises(UsageError, match=r"digits has no method 'delte'; did you mean 'delete'\?"):
+        experiment.select(["delte"])
+
+
+def test_wrong_experiments_are_told() -> None:
+    experiment = get_experiment("digits")
+    with pytest.raises(UsageError, match="There is no experiment 'mnist'; the experiments are digits, cifar10"):
+        get_experiment("mnist")
+    with pytest.raises(UsageError, match="has no seeds"):
+        replace(experiment, seeds=())
+    with pytest.raises(UsageError, match="seed must not be negative, but is -1"):
+        replace(experiment, seeds=(-1,))
+    with pytest.raises(UsageError, match="names a row twice"):
+        replace(experiment, rows=(*experiment.rows, experiment.rows[-1]))
+    with pytest.raises(UsageError, match="There is no column 'acc'"):
+        replace(experiment, columns=("acc",))
+    assert len(EXPERIMENTS) == 3
+    json.dumps(experiment.to_dict())

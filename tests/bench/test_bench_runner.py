@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from bench_cells import small_grid
+
+import pour
+import pour.bench.work as work_module
+from pour.bench import CellKey, Outcome, Row, read_store, run_experiment
+from pour.bench.store import read_cell, seal
+from pour.errors import DivergenceError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROWS = [row.name for row in small_grid().rows]
+
+
+def walked(out: Path, **options: Any) -> Outcome:
+    grid = options.pop("grid", small_grid())
+    return run_experiment(grid, out, device="cpu", progress=False, **options)
+
+
+def cell_bytes(out: Path) -> dict[str, bytes]:
+    """Cell files and reports, without what may differ from run to run."""
+    files = (out / "cells").rglob("*.json")
+    return {str(file.relative_to(out)): file.read_bytes() for file in files if not file.name.endswith(".run.json")}
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of a walk that nothing disturbed; tests work on copies."""
+    out = tmp_path_factory.mktemp("bench") / "store"
+    outcome = walked(out)
+    assert (outcome.done, outcome.kept, outcome.failed) == (len(ROWS), 0, ())
+    return out
+
+
+@pytest.fixture
+def store(finished: Path, tmp_path: Path) -> Path:
+    shutil.copytree(finished, tmp_path / "store")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What workers of this process were asked to do."""
+    tasks: list[object] = []
+    real: Callable[..., None] = work_module.Worker.do
+
+    def do(self: work_module.Worker, task: Any) -> None:
+        tasks.append(task.row if isinstance(task, CellKey) else task.role)
+        real(self, task)
+
+    monkeypatch.setattr(work_module.Worker, "do", do)
+    return tasks
+
+
+def test_a_cell_says_everything_that_is_needed_to_repeat_it(finished: Path) -> None:
+    cell = read_cell(finished, CellKey((3,), 0, "delete-tuned"))
+    assert cell is not None
+    assert cell.setup["options"]["batch_size"] == 128, "defaults are written out"
+    assert (cell.setup["options"]["lr"], cell.setup["seed"], cell.setup["forgotten"]) == (1e-3, 0, [3])
+    assert cell.setup["recipe"]["epochs"] == 2
+    for role, name in (("original", "original"), ("retrained", "forget-3/retrained"), ("ceiling", "forget-3/ceiling")):
+        model = pour.load(finished / "models" / "seed-0" / f"{name}.safetensors")
+        assert cell.models[role] == pour.models.state.digest(model.state_dict())  # type: ignore[attr-defined]
+    assert len({*cell.models.values()}) == 4
+    assert cell.versions["torch"]
+    assert (cell.needs, cell.steps, cell.precision) == (("forget",), 2, "fp32")
+    reading = cell.values["acc_r"]
+    assert 0 <= reading["low"] <= reading["value"] <= reading["high"] <= 1  # type: ignore[operator]
+    beside = json.loads((finished / cell.key.path).with_suffix(".run.json").read_text())
+    assert {"seconds", "host", "device", "date", "commit"} <= set(beside)
+    report = pour.AuditReport.load((finished / cell.key.path).with_suffix(".report.json"))
+    assert report.value("rus_r") == cell.values["rus_r"]["value"]
+    assert not (finished / "cache").exists(), "features are dropped with the group"
+
+
+def test_references_are_what_they_should_be(finished: Path) -> None:
+    cells = {cell.key.row: cell for cell in read_store(finished)}
+    assert list(cells) == sorted(ROWS)
+    assert cells["original"].values["cka_f_o"]["value"] == pytest.approx(1)
+    assert cells["retrained"].values["rus_r"]["value"] == pytest.approx(1)
+    assert cells["ceiling"].values["rus_r"]["value"] < 1  # type: ignore[operator]
+    assert cells["ceiling"].models["unlearned"] == cells["pour-p"].models["ceiling"]
+    assert cells["retrained"].values["acc_f"]["value"] == 0
+
+
+def test_what_is_done_is_skipped(store: Path, made: list[object]) -> None:
+    before = cell_bytes(store)
+    outcome = walked(store)
+    assert (outcome.done, outcome.kept, made) == (0, len(ROWS), [])
+    assert cell_bytes(store) == before
+
+
+def test_damaged_cells_are_made_again_with_the_same_bytes(store: Path, made: list[object]) -> None:
+    before = cell_bytes(store)
+    folder = store / "cells" / "forget-3" / "seed-0"
+    half = folder / "pour-p.json"
+    half.write_text(half.read_text()[:500])
+    altered = folder / "masked-head.json"
+    altered.write_text(altered.read_text().replace('"acc_r": {', '"acc_r":  {').replace('"n": 36', '"n": 37', 1))
+    (folder / "original.json").unlink()
+    assert walked(store).done == 3
+    assert made == ["original", "pour-p", "masked-head"]
+    assert cell_bytes(store) == before
+
+
+def test_other_options_make_only_their_cell_again(store: Path, made: list[object]) -> None:
+    grid = small_grid()
+    rows = tuple(replace(row, options={"steps": 1}) if row.name == "delete-tuned" else row for row in grid.rows)
+    walked(store, grid=replace(grid, rows=rows))
+    assert made == ["delete-tuned"]
+
+
+def test_other_models_make_a_seeds_cells_again(store: Path, made: list[object]) -> None:
+    """A model that went missing and came back different, as it does on a GPU."""
+    before = {cell.key: cell for cell in read_store(store)}
+    path = store / "models" / "seed-0" / "forget-3" / "ceiling"
+    other = pour.load(path.with_suffix(".safetensors"))
+    next(other.parameters()).data.mul_(1.01)
+    pour.save(other, path.with_suffix(".safetensors"), overwrite=True)
+    sidecar = json.loads(path.with_suffix(".json").read_text())
+    sidecar["digest"] = pour.models.state.digest(other.state_dict())  # type: ignore[attr-defined]
+    path.with_suffix(".json").write_text(json.dumps(sidecar))
+    walked(store, methods=["masked-head"])
+    assert made == ["original", "retrained", "ceiling", "masked-head"]
+    after = {cell.key: cell for cell in read_store(store)}
+    assert after[CellKey((3,), 0, "masked-head")].models["ceiling"] == sidecar["digest"]
+    assert after[CellKey((3,), 0, "pour-p")] == before[CellKey((3,), 0, "pour-p")], "not asked for, so still stale"
+    with pytest.raises(UsageError, match="run pour bench on this store"):
+        pour.bench.make_table(store)
+
+
+def test_an_altered_model_is_trained_again(store: Path, made: list[object]) -> None:
+    before = cell_bytes(store)
+    path = store / "models" / "seed-0" / "original.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    (store / "cells" / "forget-3" / "seed-0" / "pour-p.json").unlink()
+    walked(store)
+    assert made == ["original", "pour-p"]
+    assert cell_bytes(store) == before, "on a CPU the same weights come out"
+
+
+def test_results_without_models_stay_unless_something_is_missing(store: Path, made: list[object]) -> None:
+    shutil.rmtree(store / "models")
+    assert walked(store).kept == len(ROWS)
+    assert made == []
+    mixed = read_cell(store, CellKey((3,), 0, "pour-p"))
+    assert mixed is not None
+    mixed = replace(mixed, models={**mixed.models, "original": "somebody else's"})
+    (store / mixed.key.path).write_text(seal(mixed))
+    walked(store)
+    assert made == ["original", "retrained", "ceiling", "pour-p"], "only new models say which cell is right"
+
+
+def test_a_method_that_diverges_is_a_result(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverge(*_: Any, **__: Any) -> None:
+        raise DivergenceError("The loss became nan at step 3; use a smaller learning rate.")
+
+    monkeypatch.setattr(work_module, "unlearn", diverge)
+    grid = small_grid()
+    row = Row(name="scrub-common", method="scrub", setting="common", family="paper")
+    outcome = walked(store, grid=replace(grid, rows=(*grid.rows, row)))
+    assert outcome.failed == ("scrub-common, seed 0: The loss became nan at step 3; use a smaller learning rate.",)
+    assert walked(store, grid=replace(grid, rows=(*grid.rows, row))).done == 0
+    assert "became nan" in pour.bench.render(pour.bench.make_table(store), "markdown")
+
+
+def test_requests_and_seeds_of_the_users(store: Path, made: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_module.Worker, "do", lambda self, task: made.append(task))
+    with pytest.raises(pour.PourError, match="were written but are not what was asked for"):
+        walked(store, forget=["4", [1, 2]], seeds=[5], methods=["pour-p"])
+    assert {task.forget for task in made if isinstance(task, CellKey)} == {(4,), (1, 2)}
+    assert {task.seed for task in made} == {5}  # type: ignore[attr-defined]
+
+
+def test_wrong_use_is_told(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="number of jobs must be at least 1, but is 0"):
+        walked(store, jobs=0)
+    with pytest.raises(UsageError, match="has no method 'pour-x'"):
+        walked(store, methods=["pour-x"])
+    with pytest.raises(UsageError, match="has no seeds"):
+        walked(store, seeds=[])
+    with pytest.raises(UsageError, match="holds results of digits, not of mine"):
+        walked(store, grid=small_grid(name="mine"))
+    with pytest.raises(UsageError, match="There is no experiment 'x'"):
+        run_experiment("x", tmp_path)
+
+
+@pytest.mark.slow
+def test_processes_side_by_side_make_the_same_bytes(store: Path) -> None:
+    before = cell_bytes(store)
+    folder = store / "cells" / "forget-3" / "seed-0"
+    (folder / "delete-tuned.json").unlink()
+    (folder / "pour-p.json").unlink()
+    (store / "models" / "seed-0" / "original.safetensors").unlink()
+    assert walked(store, jobs=2).done == 2
+    assert cell_bytes(store) == before
+
+
+@pytest.mark.slow
+def test_ray_workers_make_the_same_bytes(store: Path) -> None:
+    pytest.importorskip("ray", reason='needs pip install "pour-unlearning[ray]"')
+    before = cell_bytes(store)
+    folder = store / "cells" / "forget-3" / "seed-0"
+    (folder / "delete-tuned.json").unlink()
+    (folder / "pour-p.json").unlink()
+    assert walked(store, jobs=2, ray="local").done == 2
+    assert cell_bytes(store) == before
+
+
+def test_ray_is_an_extra(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    (store / "cells" / "forget-3" / "seed-0" / "pour-p.json").unlink()
+    with pytest.raises(UsageError, match=r'pip install "pour-unlearning\[ray\]"'):
+        walked(store, ray="auto")
+
+
+SCRIPT = """
+import sys
+import torch
+sys.path.insert(0, sys.argv[2])
+from bench_cells import small_grid
+from pour.bench import run_experiment
+torch.set_num_threads(int(sys.argv[3]))
+run_experiment(small_grid(), sys.argv[1], device="cpu", progress=False)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_walk_loses_at_most_the_running_cell(finished: Path, tmp_path: Path) -> None:
+    import torch
+
+    out = tmp_path / "killed"
+    first = out / "cells" / "forget-3" / "seed-0" / f"{ROWS[1]}.json"
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(out), str(Path(__file__).parent), str(torch.get_num_threads())],
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not first.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert process.returncode == -signal.SIGKILL
+    kept = {file: file.stat().st_mtime_ns for file in (out / "cells").rglob("*.json") if "run.json" not in file.name}
+    there = [name for name in ROWS if read_cell(out, CellKey((3,), 0, name)) is not None]
+    assert there[:2] == ROWS[:2]
+    assert len(there) < len(ROWS)
+    outcome = walked(out)
+    assert outcome.done == len(ROWS) - len(there)
+    assert cell_bytes(out) == cell_bytes(finished)
+    untouched = out / "cells" / "forget-3" / "seed-0" / f"{ROWS[0]}.json"
+    assert untouched.stat().st_mtime_ns == kept[untouched]

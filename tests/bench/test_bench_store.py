@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from bench_cells import keep, made_up, table_grid
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pour.bench import CellKey, export_store, get_experiment, import_store, read_store
+from pour.bench.store import check_unmixed, read_cell, seal, unseal, write_experiment
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GRID = table_grid()
+CELL = made_up(GRID, "delete-tuned", values={"acc_r": 0.94, "acc_f": 0.1})
+TEXT = seal(CELL)
+
+
+def test_a_cell_comes_back_as_it_was() -> None:
+    assert unseal(TEXT) == CELL
+    assert seal(unseal(TEXT) or CELL) == TEXT
+    assert CELL.key == CellKey((0,), 0, "delete-tuned")
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(0, len(TEXT) - 1), st.characters(min_codepoint=32, max_codepoint=126))
+def test_an_altered_cell_is_noticed(place: int, letter: str) -> None:
+    changed = TEXT[:place] + letter + TEXT[place + 1 :]
+    # Only space between the tokens may change without being noticed.
+    assert unseal(changed) in (None, CELL)
+    if json.loads(TEXT) != _parsed(changed):
+        assert unseal(changed) is None
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, len(TEXT) - 3))
+def test_half_a_cell_is_noticed(length: int) -> None:
+    assert unseal(TEXT[:length]) is None
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def test_damaged_and_misplaced_cells_count_as_absent(tmp_path: Path) -> None:
+    keep(tmp_path, GRID, CELL, made_up(GRID, "pour-p"))
+    assert len(read_store(tmp_path)) == 2
+    path = tmp_path / CELL.key.path
+    path.with_name("pour-p.json").write_text(TEXT)
+    assert read_cell(tmp_path, CellKey((0,), 0, "pour-p")) is None
+    assert read_store(tmp_path) == [CELL]
+    path.write_bytes(b"\xff\xfe")
+    assert read_cell(tmp_path, CELL.key) is None
+    assert read_store(tmp_path) == []
+
+
+def test_cells_of_different_models_are_told() -> None:
+    other = made_up(GRID, "pour-p", models="b")
+    with pytest.raises(UsageError, match="cells of seed 0 belong to 2 different original models"):
+        check_unmixed([CELL, other])
+    retrained = replace(other, models={**CELL.models, "retrained": "other"})
+    with pytest.raises(UsageError, match="2 different retrained models"):
+        check_unmixed([CELL, retrained])
+    check_unmixed([CELL, made_up(GRID, "pour-p", seed=1, models="b")])
+
+
+def test_a_store_holds_one_experiment(tmp_path: Path) -> None:
+    write_experiment(tmp_path, GRID)
+    write_experiment(tmp_path, replace(GRID, seeds=(7,)))
+    with pytest.raises(UsageError, match="holds results of cifar10, not of digits; give another folder"):
+        write_experiment(tmp_path, get_experiment("digits"))
+    with pytest.raises(UsageError, match="holds no results; run pour bench"):
+        read_store(tmp_path / "elsewhere")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.json")}
+
+
+def test_results_travel_without_models(tmp_path: Path) -> None:
+    home, there, tar = tmp_path / "home", tmp_path / "there", tmp_path / "store.tar"
+    keep(home, GRID, CELL, made_up(GRID, "pour-p", seed=1))
+    model = home / "models" / "seed-0" / "original.safetensors"
+    model.parent.mkdir(parents=True)
+    model.write_bytes(b"weights")
+    assert export_store(home, tar) == 2
+    assert import_store(tar, there) == 2
+    assert not (there / "models").exists()
+    assert files(there) == files(home)
+    assert import_store(tar, there) == 0, "the same results are no news"
+    again = tmp_path / "again.tar"
+    export_store(there, again)
+    assert again.read_bytes() == tar.read_bytes()
+    with pytest.raises(UsageError, match="already exists"):
+        export_store(home, tar)
+
+
+def test_other_results_are_not_clobbered(tmp_path: Path) -> None:
+    home, there, tar = tmp_path / "home", tmp_path / "there", tmp_path / "store.tar"
+    keep(home, GRID, CELL)
+    export_store(home, tar)
+    mine = made_up(GRID, "delete-tuned", values={"acc_r": 0.5})
+    keep(there, GRID, mine)
+    with pytest.raises(UsageError, match=r"1 cells of .* differ from those in .*delete-tuned.json among them"):
+        import_store(tar, there)
+    assert read_store(there) == [mine]
+    assert import_store(tar, there, overwrite=True) == 1
+    assert read_store(there) == [CELL]
+
+
+def test_results_of_other_models_are_not_mixed_in(tmp_path: Path) -> None:
+    home, there, tar = tmp_path / "home", tmp_path / "there", tmp_path / "store.tar"
+    keep(home, GRID, CELL)
+    export_store(home, tar)
+    mine = made_up(GRID, "pour-p", models="b")
+    keep(there, GRID, mine)
+    for overwrite in (False, True):
+        with pytest.raises(UsageError, match="different original models"):
+            import_store(tar, there, overwrite=overwrite)
+    assert read_store(there) == [mine]
+    digits = tmp_path / "digits"
+    write_experiment(digits, get_experiment("digits"))
+    with pytest.raises(UsageError, match=r"holds results of digits, and .* those of cifar10"):
+        import_store(tar, digits)
+
+
+def archive(path: Path, name: str, content: bytes = b"{}", kind: bytes = tarfile.REGTYPE) -> Path:
+    with tarfile.open(path, "w") as tar:
+        member = tarfile.TarInfo(name)
+        member.size, member.type, member.linkname = len(content), kind, "/etc/passwd"
+        tar.addfile(member, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../evil.json",
+        "/tmp/evil.json",
+        "cells/forget-0/seed-0/../../../evil.json",
+        "cells/forget-0/seed-0/x/y.json",
+        "models/seed-0/original.safetensors",
+        "cells/forget-0/seed-0/evil.py",
+        "cells\\forget-0\\seed-0\\x.json",
+    ],
+)
+def test_archives_cannot_write_elsewhere(tmp_path: Path, name: str) -> None:
+    out = tmp_path / "a" / "b" / "out"
+    with pytest.raises(UsageError, match="is no result of a store; it is refused"):
+        import_store(archive(tmp_path / "evil.tar", name), out)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_bad_archives_are_told(tmp_path: Path) -> None:
+    name = CELL.key.path.as_posix()
+    link = archive(tmp_path / "link.tar", name, kind=tarfile.SYMTYPE)
+    with pytest.raises(UsageError, match="is refused"):
+        import_store(link, tmp_path / "out")
+    with pytest.raises(UsageError, match="is damaged"):
+        import_store(archive(tmp_path / "damaged.tar", name, TEXT[:-40].encode()), tmp_path / "out")
+    misplaced = "cells/forget-0/seed-0/pour-p.json"
+    with pytest.raises(UsageError, match="is damaged"):
+        import_store(archive(tmp_path / "misplaced.tar", misplaced, TEXT.encode()), tmp_path / "out")
+    with pytest.raises(UsageError, match="holds no cell"):
+        import_store(archive(tmp_path / "empty.tar", "experiment.json"), tmp_path / "out")
+    (tmp_path / "text.tar").write_text("not a tar")
+    with pytest.raises(UsageError, match="cannot be read as an exported store"):
+        import_store(tmp_path / "text.tar", tmp_path / "out")
+    with pytest.raises(UsageError, match="too many for a result"):
+        import_store(archive(tmp_path / "large.tar", name, b" " * (16 * 2**20 + 1)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UsageError, match="holds no results"):
+        export_store(tmp_path / "out", tmp_path / "x.tar")

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import csv
+import io
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from bench_cells import keep, made_up, table_grid
+
+from pour.bench import make_table, render
+from pour.bench.columns import COLUMNS, PAPER_COLUMNS
+from pour.bench.published import Published, differs, published
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GRID = table_grid()
+ACC_R = {
+    "original": [0.94, 0.95, 0.96],
+    "retrained": [0.95, 0.95, 0.95],
+    "finetune-tuned": [0.99, 0.99, 0.99],
+    "delete-common": [0.88, 0.89, 0.87],
+    "delete-tuned": [0.94, 0.95, 0.945],
+    "pour-p": [0.945, 0.955, 0.965],
+    "pour-d-tuned": [0.93, 0.9, 0.96],
+    "masked-head": [0.945, 0.955, 0.965],
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    for row, values in ACC_R.items():
+        for seed, value in enumerate(values):
+            measures = {"acc_r": value, "acc_f": 0.5 if row == "original" else 0.0, "rmia_tpr": 0.5}
+            if row == "pour-p":
+                measures |= {"cka_f_o": 0.77, "raw.cka_f_o": 1.0}
+            keep(tmp_path, GRID, made_up(GRID, row, seed=seed, values=measures))
+    return tmp_path
+
+
+def test_mean_and_deviation_over_seeds(store: Path) -> None:
+    table = make_table(store)
+    for row, values in ACC_R.items():
+        entry = table.row(row).entries["acc_r"]
+        wanted = [100 * np.mean(values), 100 * np.std(values, ddof=1)]
+        np.testing.assert_allclose([entry.mean, entry.std or 0], wanted, atol=1e-9)
+        assert entry.n == 3
+    assert table.row("pour-p").entries["rmia"].mean == 50
+    assert "airplane forgotten, seeds 0, 1, 2" in table.title
+    assert [column.key for column in table.columns] == [*PAPER_COLUMNS, "probe"]
+
+
+def test_rows_are_grouped_by_the_data_they_need(store: Path) -> None:
+    table = make_table(store)
+    groups = {row.name: row.group for row in table.rows}
+    assert groups["finetune-tuned"] == "retain"
+    assert groups["pour-p"] == groups["masked-head"] == groups["delete-tuned"] == "forget"
+    order = [row.group for row in table.rows]
+    assert order == sorted(order, key=["reference", "retain", "forget"].index)
+
+
+def test_the_best_two_of_the_forget_only_group_are_marked(store: Path) -> None:
+    table = make_table(store)
+    marks = {row.name: row.entries["acc_r"].mark for row in table.rows if "acc_r" in row.entries}
+    assert marks == {
+        "original": None,
+        "retrained": None,
+        "finetune-tuned": None,
+        "delete-common": None,
+        "delete-tuned": "second",
+        "pour-p": "best",
+        "pour-d-tuned": None,
+        "masked-head": "best",
+    }
+    lower = {row.name: row.entries["acc_f"].mark for row in table.rows if row.group == "forget" and not row.encoder}
+    assert set(lower.values()) == {"best"}
+
+
+def test_a_projected_model_has_a_line_for_its_encoder(store: Path) -> None:
+    rows = [row for row in make_table(store).rows if row.name == "pour-p"]
+    assert [row.encoder for row in rows] == [False, True]
+    assert [row.entries["cka_f_o"].mean for row in rows] == [0.77, 1.0]
+    assert "acc_r" not in rows[1].entries
+    assert rows[1].entries["cka_f_o"].mark is None
+
+
+def test_markdown(store: Path) -> None:
+    text = render(make_table(store), "markdown")
+    line = next(line for line in text.splitlines() if line.startswith("| POUR-P |"))
+    assert "**95.50±1.00**" in line
+    assert "| \N{EN DASH} |" in line, "what was not measured is shown as such"
+    assert "<u>94.50±0.50</u>" in text
+    assert "| *With retained images* |" in text
+    assert "Not run yet: ceiling, finetune-common" in text
+    widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
+    assert len(widths) == 1
+
+
+def test_latex(store: Path) -> None:
+    text = render(make_table(store), "latex")
+    assert "\\textbf{95.50{\\tiny $\\pm$1.00}}" in text
+    assert "\\underline{94.50{\\tiny $\\pm$0.50}}" in text
+    assert text.count("{") == text.count("}")
+    body = [line for line in text.splitlines() if line.endswith("\\\\") and "multicolumn" not in line]
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {14}
+
+
+def test_csv_has_unrounded_numbers(store: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(render(make_table(store), "csv"))))
+    found = next(row for row in rows if row["row"] == "delete-tuned")
+    assert float(found["acc_r_std"]) == pytest.approx(100 * np.std(ACC_R["delete-tuned"], ddof=1))
+    assert found["acc_r_n"] == "3"
+    assert found["aus_mean"] == ""
+    assert [row["source"] for row in rows if row["row"] == "pour-p"] == ["measured", "encoder"]
+
+
+def test_rich(store: Path) -> None:
+    text = render(make_table(store, columns=["acc_r"]), "rich")
+    assert "95.50±1.00" in text
+    assert "Masked head (control)" in text
+
+
+def test_against_the_paper(store: Path) -> None:
+    table = make_table(store, against="paper")
+    paper = {row.name: row for row in table.rows if row.published}
+    assert paper["pour-d-tuned"].entries["acc_r"].mean == 92.86
+    assert paper["pour-p"].entries["acc_r_change"].mean == pytest.approx(0.5)
+    assert "cka_f_o" not in paper["pour-p"].entries
+    assert table.row("pour-d-tuned").entries["acc_r"].difference is None
+    assert table.row("delete-tuned").entries["acc_r"].difference == "above"
+    assert table.row("delete-common").entries["acc_r"].difference is None
+    assert table.row("pour-p").entries["acc_r_change"].mean == pytest.approx(0.5)
+    assert table.row("masked-head").entries["acc_r"].difference is None
+    names = [(row.name, row.setting) for row in table.rows if row.label == "DELETE"]
+    assert names == [("delete-common", "common"), ("delete-tuned", "tuned"), ("delete-tuned", "paper")]
+    for format in ("markdown", "rich", "latex"):
+        text = render(table, format)  # type: ignore[arg-type]
+        assert "paper" in text
+    assert "▲" in render(table, "markdown")
+    assert "masked-head" not in paper
+
+
+def test_the_second_seed_has_no_line_in_the_paper(tmp_path: Path) -> None:
+    cells = [made_up(GRID, row, values={"acc_r": 0.95}) for row in ("original", "retrained", "ceiling")]
+    keep(tmp_path, GRID, *cells)
+    assert [row.name for row in make_table(tmp_path, against="paper").rows if row.published] == [
+        "original",
+        "retrained",
+    ]
+
+
+def test_failures_and_gaps_are_told(tmp_path: Path) -> None:
+    keep(
+        tmp_path,
+        GRID,
+        made_up(GRID, "sure-tuned", values={"acc_r": 0.9}),
+        made_up(GRID, "sure-tuned", seed=1, failed="The loss became nan at step 3."),
+        made_up(GRID, "pour-d-tuned", seed=1, failed="The loss became nan."),
+    )
+    table = make_table(tmp_path)
+    entry = table.row("sure-tuned").entries["acc_r"]
+    assert (entry.mean, entry.std, entry.n) == (90.0, None, 1)
+    assert table.row("pour-d-tuned").entries == {}
+    notes = "\n".join(table.notes)
+    assert "sure-tuned failed on 1 of 2 seeds: The loss became nan at step 3." in notes
+    assert "pour-d-tuned has 1 of 2 seeds." in notes
+    assert "Not tuned, at the method's defaults: sure-tuned, pour-d-tuned" in notes
+    assert render(table, "markdown")
+
+
+def test_which_request(tmp_path: Path) -> None:
+    keep(
+        tmp_path,
+        GRID,
+        made_up(GRID, "original", forget=(5,), values={"acc_r": 0.5}),
+        made_up(GRID, "original", forget=(1,), values={"acc_r": 0.1}),
+    )
+    assert make_table(tmp_path).row("original").entries["acc_r"].mean == 10
+    assert make_table(tmp_path, forget=[5]).row("original").entries["acc_r"].mean == 50
+    with pytest.raises(UsageError, match=r"no results of forgetting \[0\]; it has those of 1; 5"):
+        make_table(tmp_path, forget=[0])
+
+
+def test_wrong_use_is_told(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There is no column 'accuracy'"):
+        make_table(store, columns=["accuracy"])
+    with pytest.raises(UsageError, match="format must be one of rich, markdown, latex, csv, but is 'html'"):
+        render(make_table(store), "html")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="table has no row 'x'"):
+        make_table(store).row("x")
+    keep(store, GRID, made_up(GRID, "sure-tuned", models="b"))
+    with pytest.raises(UsageError, match="different original models"):
+        make_table(store)
+
+
+def test_published_values() -> None:
+    assert published("cifar10", "delete", COLUMNS["rus_r"]) == Published(0.39, 0.01)
+    assert published("cifar10", "salun", COLUMNS["acc_r"]) == Published(92.72, None)
+    assert published("cifar100", "pour-d", COLUMNS["rus_r"]) == Published(0.65, None)
+    assert published("cifar10", "retrained", COLUMNS["rmia"]) is None
+    assert published("digits", "pour-d", COLUMNS["acc_r"]) is None
+    assert published("cifar10", "sure", COLUMNS["acc_r_change"]) is None
+
+
+def test_two_deviations() -> None:
+    assert differs(1.0, 0.3, Published(0.0, 0.4)) is None
+    assert differs(1.0, 0.3, Published(-0.006, 0.4)) == "above"
+    assert differs(-1.2, 0.3, Published(0.0, None)) == "below"
+    assert differs(5.0, None, Published(0.0, None)) is None
+    assert differs(0.004, 0.0, Published(0.0, 0.0)) is None, "the paper rounds"
