@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from pour.bench.experiments import EXPERIMENTS, Experiment, Row, benchmark_rows, get_experiment
     from pour.bench.rendering import Format, render, rich_table
     from pour.bench.runner import Outcome, run_experiment
+    from pour.bench.separation import SeparationStudy, separation_study
     from pour.bench.settings import freeze_tuning
     from pour.bench.store import Cell, CellKey, read_store
     from pour.bench.table import ResultTable, make_table
@@ -25,6 +26,7 @@ _HOMES = {
     "Outcome": "pour.bench.runner",
     "ResultTable": "pour.bench.table",
     "Row": "pour.bench.experiments",
+    "SeparationStudy": "pour.bench.separation",
     "Trajectory": "pour.bench.trajectory",
     "TuningResult": "pour.bench.tuning",
     "benchmark_rows": "pour.bench.experiments",
@@ -38,6 +40,7 @@ _HOMES = {
     "render": "pour.bench.rendering",
     "rich_table": "pour.bench.rendering",
     "run_experiment": "pour.bench.runner",
+    "separation_study": "pour.bench.separation",
     "tune": "pour.bench.tuning",
 }
 
@@ -51,6 +54,7 @@ __all__ = [
     "Outcome",
     "ResultTable",
     "Row",
+    "SeparationStudy",
     "Trajectory",
     "TuningResult",
     "benchmark_rows",
@@ -64,6 +68,7 @@ __all__ = [
     "render",
     "rich_table",
     "run_experiment",
+    "separation_study",
     "tune",
 ]
 
