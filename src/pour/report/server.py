@@ -1,0 +1,187 @@
+"""``pour view``: a folder of reports in the browser, on this machine only unless told otherwise."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from pour._version import __version__
+from pour.errors import PourError, UsageError
+from pour.report.folder import ReportFolder
+from pour.report.rendering import render
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+__all__ = ["ReportServer", "serve"]
+
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".pdf": "application/pdf",
+    ".csv": "text/csv; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+}
+# Pages in the folder may be anybody's: they show themselves, and reach nothing else.
+_FILE_POLICY = (
+    "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+
+class ReportServer(ThreadingHTTPServer):
+    """An HTTP server for one folder of reports; use it as a context manager, or through :func:`serve`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, ReportServer(folder) as server:
+        ...     server.url.startswith("http://127.0.0.1:")
+        True
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        allow_remote: bool = False,
+    ) -> None:
+        self.reports = ReportFolder(Path(folder))
+        if not 0 <= port <= 65535:
+            raise UsageError(f"A port is a number from 0 to 65535, not {port}.")
+        self.loopback = _is_loopback(host)
+        if not self.loopback and not allow_remote:
+            raise UsageError(
+                f"{host} is not this machine alone: others could read the reports. Use 127.0.0.1, or allow_remote=True "
+                "(--allow-remote) if that is what you want."
+            )
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            raise PourError(
+                f"Cannot listen on {host} port {port}: {error.strerror or error}; try another port."
+            ) from error
+
+    @property
+    def url(self) -> str:
+        """Where the index is."""
+        host, port = self.server_address[0], self.server_address[1]
+        name = host.decode() if isinstance(host, bytes | bytearray) else str(host)
+        return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+
+
+def serve(
+    folder: str | os.PathLike[str],
+    *,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    allow_remote: bool = False,
+    ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve a folder of reports until interrupted: an index, the pages, and any of them side by side.
+
+    Args:
+        folder: what holds the reports, at any depth; nothing outside it is ever sent.
+        port: 0 takes a free one.
+        host: the address to listen on.
+        allow_remote: permit an address that other machines can reach.
+        ready: called with the index's address once requests are answered.
+    """
+    with ReportServer(folder, port=port, host=host, allow_remote=allow_remote) as server:
+        if ready is not None:
+            ready(server.url)
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            return
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ReportServer
+    server_version = "pour"
+    sys_version = ""
+    protocol_version = "HTTP/1.1"
+    timeout = 30
+
+    def do_GET(self) -> None:
+        # A page elsewhere can point a name of its own at this machine; only requests to loopback names are meant.
+        if self.server.loopback and not _is_loopback(urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""):
+            return self._fail(HTTPStatus.FORBIDDEN, "This server answers to loopback names only.")
+        address = urlsplit(self.path)
+        path = unquote(address.path)
+        if path == "/":
+            return self._page("index.html.j2", reports=self.server.reports.reports())
+        if path == "/compare":
+            return self._compare(parse_qs(address.query).get("run", []))
+        if path.startswith("/files/"):
+            return self._file(path.removeprefix("/files/"))
+        return self._fail(HTTPStatus.NOT_FOUND, "There is nothing at this address.")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _compare(self, names: list[str]) -> None:
+        try:
+            found = self.server.reports.side_by_side(names)
+        except UsageError as error:
+            return self._fail(HTTPStatus.BAD_REQUEST, str(error))
+        return self._page("compare.html.j2", **found)
+
+    def _file(self, relative: str) -> None:
+        path = self.server.reports.inside(relative)
+        if path is None or path.suffix not in _KINDS:
+            return self._fail(HTTPStatus.NOT_FOUND, "There is no such report.")
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return self._fail(HTTPStatus.NOT_FOUND, "The report cannot be read.")
+        return self._send(HTTPStatus.OK, _KINDS[path.suffix], content, policy=_FILE_POLICY)
+
+    def _page(self, template: str, *, status: HTTPStatus = HTTPStatus.OK, **context: Any) -> None:
+        folder = self.server.reports.root.name
+        text = render(template, scripts=("page.js",), form="self", folder=folder, version=__version__, **context)
+        return self._send(status, _KINDS[".html"], text.encode(), policy="frame-ancestors 'none'")
+
+    def _fail(self, status: HTTPStatus, sentence: str) -> None:
+        return self._page("problem.html.j2", status=status, title=status.phrase, sentence=sentence)
+
+    def _send(self, status: HTTPStatus, kind: str, content: bytes, *, policy: str) -> None:
+        self.send_response(status)
+        headers = {
+            "Content-Type": kind,
+            "Content-Length": str(len(content)),
+            "Content-Security-Policy": policy,
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cache-Control": "no-store",
+        }
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Stay quiet: the terminal shows the address, not every request."""
