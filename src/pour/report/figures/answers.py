@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from pour.errors import UsageError
@@ -110,21 +111,21 @@ def draw_answers(data: AnswersData, *, theme: Theme = "light") -> Figure:
             )
         names = [plain_text(data.classes[label], length=16) for label in data.labels]
         names += [f"{data.hidden:,} others"] if data.hidden else []
-        crowded = max(map(len, names)) * len(names) > 85
-        axes.set_xticks(places, names, rotation=40 if crowded else 0, ha="right" if crowded else "center")
-        axes.tick_params(axis="x", length=0)
-        for tick, label in zip(axes.get_xticklabels(), data.labels, strict=False):
-            if label in data.forgotten:
-                tick.set(color=style.forgotten, fontweight="bold")
+        gone = [place for place, label in enumerate(data.labels) if label in data.forgotten]
+        style.name_places(axes, names, gone, width=FULL_WIDTH - 0.7)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_xlim(-0.6, len(places) - 0.4)
         axes.set_ylabel("share of answers")
         axes.grid(axis="y")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=5)
-        gone = listed([data.classes[label] for label in data.forgotten])
-        style.note(figure, [plain_text(f"Answers on {data.images:,} test images of {gone}.", length=140)])
+        handles, texts = axes.get_legend_handles_labels()
+        order = sorted(range(len(handles)), key=lambda i: isinstance(handles[i], Line2D))
+        figure.legend(
+            [handles[i] for i in order], [texts[i] for i in order], loc="outside upper center", ncols=len(handles)
+        )
+        asked = listed([data.classes[label] for label in data.forgotten])
+        style.note(figure, [plain_text(f"Answers on {data.images:,} test images of {asked}.", length=140)])
         favourites = [f"{role} mostly {_favourite(data, role)}" for role in roles]
-        return finish(figure, f"What models call {data.images:,} images of {gone}: {', '.join(favourites)}.")
+        return finish(figure, f"What models call {data.images:,} images of {asked}: {', '.join(favourites)}.")
 
 
 def _favourite(data: AnswersData, role: str) -> str:

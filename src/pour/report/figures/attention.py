@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pour.errors import UsageError
-from pour.models.head import find_head
 from pour.models.history import unwrap
+from pour.models.projected import ProjectedHead
 from pour.models.tap import to_unit
-from pour.report.figures.gradcam import find_map_layer, grad_cam
+from pour.report.figures.gradcam import find_map_layer, grad_cam, head_of
 from pour.report.figures.style import FULL_WIDTH, Theme, drawing, finish, listed, plain_text
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class GradCamData:
     """(n, h, w) of the unlearned model through its own score; zero by construction for a class that POUR-P forgot."""
     through_original: Maps
     """(n, h, w) of the unlearned model's encoder through the original's head row."""
+    projected: bool
+    """Whether a projector stands before the unlearned model's head."""
 
 
 def gradcam_data(
@@ -75,10 +77,12 @@ def gradcam_data(
         forgotten: indices of the forgotten ones.
         head: name of the models' head, where it is not found by itself.
     """
-    rows = find_head(unwrap(original), head=head).weight
-    width = find_head(unwrap(unlearned), head=head).num_features
-    if rows.shape[1] != width:
-        raise UsageError(f"The original's head reads {rows.shape[1]} features, the unlearned model has {width}.")
+    rows = head_of(unwrap(original), images, head).weight
+    after_head = head_of(unwrap(unlearned), images, head)
+    if rows.shape[1] != after_head.num_features:
+        raise UsageError(
+            f"The original's head reads {rows.shape[1]} features, the unlearned model has {after_head.num_features}."
+        )
     asked = labels.to(torch.int64)
     if len(asked) and int(asked.max()) >= len(classes):
         raise UsageError(f"labels hold {int(asked.max())}, but there are {len(classes)} class names.")
@@ -103,6 +107,7 @@ def gradcam_data(
         before=before,
         after=after,
         through_original=through,
+        projected=isinstance(after_head.module, ProjectedHead),
     )
 
 
@@ -121,17 +126,19 @@ def draw_gradcam(data: GradCamData, *, theme: Theme = "light") -> Figure:
         ("after, original\nhead row", data.through_original),
     ]
     notes = ["The three maps of an image share one scale."]
-    if np.all(data.after[gone] == 0) and gone.any():
+    if data.projected and gone.any() and np.all(data.after[gone] == 0):
         notes.append("A projected class's own map is zero by construction; the last row asks the encoder itself.")
     if len(order) < len(data.labels):
         notes.append(f"{len(order)} of {len(data.labels):,} images.")
     with drawing(theme) as style:
-        cell = min((FULL_WIDTH - 0.9) / columns, 1.1)
-        figure = style.figure(cell * columns + 0.9, (cell * 4 + 0.25) * blocks + 0.3)
+        cell = min((FULL_WIDTH - 0.75) / columns, 1.1)
+        figure = style.figure(cell * columns + 0.75, (cell * 4 + 0.13) * blocks + 0.18)
         figure.get_layout_engine().set(w_pad=0.015, h_pad=0.015, wspace=0.0, hspace=0.0)  # type: ignore[union-attr,call-arg]
         grid = figure.subplots(4 * blocks, columns, squeeze=False)
         for axes in grid.flat:
-            axes.axis("off")
+            axes.set_axis_off()
+            # Ticks cost time in the layout even where they are not drawn.
+            axes.set(xticks=[], yticks=[])
         for place, i in enumerate(order):
             block, column = divmod(place, columns)
             for line, (title, maps) in enumerate(kinds):
@@ -178,4 +185,4 @@ def _draw_cell(axes: Axes, image: NDArray[np.float64], heat: Maps | None) -> Non
             0, 0
         ].numpy()
         pixels = 0.45 * pixels + 0.55 * matplotlib.colormaps["inferno"](smooth)[..., :3]
-    axes.imshow((255 * pixels.clip(0, 1)).round().astype(np.uint8), interpolation="antialiased")
+    axes.imshow((255 * pixels.clip(0, 1)).round().astype(np.uint8), interpolation="none")

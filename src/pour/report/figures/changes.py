@@ -109,13 +109,9 @@ def draw_changes(data: ChangesData, *, theme: Theme = "light") -> Figure:
             else:
                 axes.set_title(plain_text(f"forgotten: {request.name}", length=60), color=style.forgotten)
                 axes.set_ylabel("change")
-        names = [plain_text(data.classes[label], length=16) for label in labels]
-        crowded = max(map(len, names)) * len(names) > 95
-        panels.flat[-1].set_xticks(places, names, rotation=40 if crowded else 0, ha="right" if crowded else "center")
-        if count == 1:
-            for tick, label in zip(panels.flat[0].get_xticklabels(), labels, strict=True):
-                if label in data.requests[0].forgotten:
-                    tick.set_color(style.forgotten)
+        names = [plain_text(data.classes[label], length=18) for label in labels]
+        gone = [place for place, label in enumerate(labels) if count == 1 and label in data.requests[0].forgotten]
+        style.name_places(panels.flat[-1], names, gone, width=FULL_WIDTH - (0.6 if count == 1 else 1.2))
         style.note(figure, notes)
         return finish(
             figure, f"Change in accuracy by class: {'; '.join(_said(request, data) for request in data.requests)}."
@@ -137,7 +133,9 @@ def _shown(data: ChangesData) -> list[int]:
     own = {label for request in data.requests for label in request.forgotten}
     largest = np.max([np.nan_to_num(np.abs(request.change)) for request in data.requests], axis=0)
     others = [label for label in np.argsort(-largest, kind="stable").tolist() if label not in own]
-    return sorted([*sorted(own)[:_MOST], *others][:_MOST])
+    chosen = [*sorted(own)[:_MOST], *others][:_MOST]
+    # Among so many, the size of the change is the order that tells something.
+    return sorted(chosen, key=lambda label: float(np.nan_to_num(data.requests[0].change[label])))
 
 
 def _change(name: str, before: Tensor, after: Tensor, forgotten: tuple[int, ...]) -> AccuracyChange:

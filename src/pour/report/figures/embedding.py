@@ -162,9 +162,10 @@ def draw_embedding(data: EmbeddingData, *, theme: Theme = "light") -> Figure:
             axes.set_visible(False)
         _square_limits(grid.flat[0], np.concatenate(list(data.points.values())))
         present = [label for label in np.unique(data.labels).tolist() if label not in data.forgotten]
-        handles = [
-            Line2D([], [], marker="D", linestyle="", color=style.forgotten, markersize=4, label=_forgotten_name(data))
-        ]
+        handles = []
+        if data.forgotten:
+            name = _forgotten_name(data)
+            handles.append(Line2D([], [], marker="D", linestyle="", color=style.forgotten, markersize=4, label=name))
         if len(present) <= _LEGEND_CLASSES:
             handles += [
                 Line2D(
@@ -180,7 +181,8 @@ def draw_embedding(data: EmbeddingData, *, theme: Theme = "light") -> Figure:
             ]
         else:
             notes.append(f"{len(present):,} retained classes share {len(style.class_palette)} colours.")
-        figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 6))
+        if handles:
+            figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 6))
         style.note(figure, notes)
         return finish(
             figure,

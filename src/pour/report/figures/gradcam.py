@@ -77,7 +77,7 @@ def grad_cam(
         torch.Size([2, 6, 6])
     """
     network = unwrap(model)
-    found = find_head(network, head=head)
+    found = head_of(network, images, head)
     layer = layer or find_map_layer(network, images, head=head)
     asked = classes.to(device_of(network), torch.int64)
     if asked.shape != (len(images),) or (
@@ -103,7 +103,7 @@ def find_map_layer(model: nn.Module, images: Tensor, *, head: str | None = None)
         head: name of the head, where it is not found by itself.
     """
     network = unwrap(model)
-    found = find_head(network, head=head)
+    found = head_of(network, images, head)
     below = {f"{found.name}.{name}" if name else found.name for name, _ in found.module.named_modules()}
     names = {name for name, _ in network.named_modules() if name and name not in below}
     with _run(network, images[:1], found, names) as (outputs, raw, _):
@@ -121,6 +121,13 @@ def find_map_layer(model: nn.Module, images: Tensor, *, head: str | None = None)
         "The model has no feature map or tokens that its features depend on; Grad-CAM works on convolutional networks "
         "and vision transformers."
     )
+
+
+def head_of(network: nn.Module, images: Tensor, head: str | None) -> Head:
+    """The head of a model that is about to run on these images."""
+    if images.ndim != 4 or not len(images):
+        raise UsageError(f"images have shape {tuple(images.shape)}; expected (N, channels, H, W).")
+    return find_head(network, head=head, example=to_unit(images[:1].detach().to(device_of(network))))
 
 
 def _matters(gradient: Tensor) -> bool:
@@ -170,8 +177,6 @@ def _run(
     network: nn.Module, images: Tensor, head: Head, names: set[str]
 ) -> Iterator[tuple[dict[str, Tensor], Tensor, Tensor]]:
     """Run the model with gradients; yield the named layers' outputs as they ran, the raw features and the scores."""
-    if images.ndim != 4 or not len(images):
-        raise UsageError(f"images have shape {tuple(images.shape)}; expected (N, channels, H, W).")
     outputs: dict[str, Tensor] = {}
 
     def keep(name: str) -> Any:

@@ -22,10 +22,17 @@ _ANGLES = (0, 180, 90, 270, 45, 315, 135, 225, 22, 338, 158, 202, 67, 113, 247, 
 _DISTANCES = (6.0, 11.0, 17.0, 25.0, 36.0, 50.0)
 _POINT = 4.0
 _LEADER_FROM = 14.0
+Ends = tuple[float, float]
 
 
 def place_labels(
-    axes: Axes, points: NDArray[np.float64], texts: Sequence[str], colors: Sequence[str], style: Style
+    axes: Axes,
+    points: NDArray[np.float64],
+    texts: Sequence[str],
+    colors: Sequence[str],
+    style: Style,
+    *,
+    bars: Sequence[tuple[Ends, Ends]] = (),
 ) -> list[Bbox]:
     """Write each text beside its point: the nearest free place among a few, else the least covered one.
 
@@ -35,6 +42,7 @@ def place_labels(
         texts: ready to draw.
         colors: of the texts.
         style: for the halo.
+        bars: the ends of horizontal and vertical error bars, point by point, which texts should not cover either.
 
     Returns:
         The texts' boxes, in pixels.
@@ -44,6 +52,11 @@ def place_labels(
     dots = [
         Bbox.from_bounds(x - _POINT * scale, y - _POINT * scale, 2 * _POINT * scale, 2 * _POINT * scale)
         for x, y in pixels
+    ]
+    lines = [
+        Bbox(axes.transData.transform(ends)).padded(0.8 * scale)
+        for point, (across, up) in zip(points, bars, strict=False)
+        for ends in ([(across[0], point[1]), (across[1], point[1])], [(point[0], up[0]), (point[0], up[1])])
     ]
     inside = axes.get_window_extent()
     placed: list[Bbox] = []
@@ -60,7 +73,7 @@ def place_labels(
             annotation_clip=False,
         )
         size = label.get_window_extent()
-        taken = [*placed, *(dot for j, dot in enumerate(dots) if j != i)]
+        taken = [*placed, *lines, *(dot for j, dot in enumerate(dots) if j != i)]
         best: tuple[float, float, float, float, Bbox] | None = None
         for distance in _DISTANCES:
             for angle in _ANGLES:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pour.errors import UsageError
-from pour.report.figures.style import FULL_WIDTH, Theme, drawing, finish, listed, plain_text
+from pour.report.figures.style import FULL_WIDTH, Theme, drawing, finish, plain_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,12 +80,13 @@ def draw_losses(panels: Mapping[str, Sequence[LossCurve]], *, theme: Theme = "li
         grid.flat[0].set_ylabel("loss")
         style.note(figure, notes)
         words = [
-            f"{curve.name} from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g} in {curve.total:,} steps"
+            f"{shortened(curve.name)} from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g} in {curve.total:,} steps"
             for curves in shown.values()
             for curve in curves
             if len(curve.mean)
         ]
-        return finish(figure, f"Loss curves: {listed(words, most=8)}.")
+        more = f" and {len(words) - _LEGEND} more" if len(words) > _LEGEND else ""
+        return finish(figure, f"Loss curves: {', '.join(words[:_LEGEND])}{more}.")
 
 
 def _draw_panel(axes: Axes, curves: Sequence[LossCurve], style: Style) -> list[str]:

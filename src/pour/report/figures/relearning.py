@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_relearning"]
 
-_LINES = {"original": (0, (1, 1.2)), "unlearned": "-", "retrained": (0, (5, 1.5)), "retrained_second": (0, (3, 2))}
+_LINES = {"original": "-", "unlearned": "-", "retrained": (0, (5, 1.5)), "retrained_second": (0, (3, 2))}
 _MARKERS = {"original": "s", "unlearned": "o", "retrained": "^", "retrained_second": "v"}
 
 
@@ -37,7 +37,7 @@ def draw_relearning(curves: Sequence[RelearningCurve], *, theme: Theme = "light"
         forget, retain = figure.subplots(1, 2, sharey=True)
         steps = sorted({step for curve in curves for step in curve.steps})
         for axes, side in ((forget, "forget"), (retain, "retain")):
-            for curve in curves:
+            for curve in sorted(curves, key=lambda curve: curve.role != "original"):
                 readings = curve.forget if side == "forget" else curve.retain
                 color = style.role_color(curve.role)
                 bounds = np.array([reading.bounds for reading in readings])
@@ -46,6 +46,9 @@ def draw_relearning(curves: Sequence[RelearningCurve], *, theme: Theme = "light"
                     curve.steps,
                     [reading.value for reading in readings],
                     color=color,
+                    # A projected model relearns exactly as the original does: the curve beneath must show.
+                    linewidth=4.0 if curve.role == "original" else 1.5,
+                    alpha=0.5 if curve.role == "original" else 1.0,
                     linestyle=_LINES[curve.role],
                     marker=_MARKERS[curve.role],
                     markersize=3.5,

@@ -30,7 +30,8 @@ _METADATA: dict[str, dict[str, Any]] = {
 _NOT_FOR_PAGES = re.compile(
     r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>|<title>.*?</title>|<style.*?</style>", re.DOTALL
 )
-_NAMES = re.compile(r'(\bid="|\burl\(#|\bhref="#)')
+_NAMED = re.compile(r' id="([^"]*)"')
+_REFERRED = re.compile(r'(?<=url\(#)[^)]*(?=\))|(?<=href="#)[^"]*(?=")')
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
@@ -68,8 +69,11 @@ def figure_svg(figure: Figure) -> str:
         figure.savefig(buffer, format="svg", metadata=_METADATA["svg"], transparent=True)
     svg = _NOT_FOR_PAGES.sub("", buffer.getvalue()).strip()
     svg = svg.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "").replace("xlink:href=", "href=")
-    name = f"f{hashlib.sha256(svg.encode()).hexdigest()[:8]}-"
-    svg = _NAMES.sub(rf"\g<1>{name}", svg)
+    mark = f"f{hashlib.sha256(svg.encode()).hexdigest()[:8]}-"
+    # Equal pictures get equal names, which a page may hold only once; nothing refers to them.
+    used = set(_REFERRED.findall(svg))
+    svg = _NAMED.sub(lambda found: f' id="{mark}{found[1]}"' if found[1] in used else "", svg)
+    svg = _REFERRED.sub(lambda found: mark + found[0], svg)
     said = html.escape(str(figure.get_label()), quote=True)
     return svg.replace(
         "<svg ", f'<svg role="img" aria-label="{said}" stroke-linejoin="round" stroke-linecap="butt" ', 1

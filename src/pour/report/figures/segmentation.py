@@ -122,7 +122,7 @@ def draw_segmentation(data: SegmentationData, *, theme: Theme = "light") -> Figu
                     mask = masks[i][::step, ::step]
                     seen |= set(np.unique(mask).tolist())
                     pixels = _overlay(pixels, mask, table, data)
-                axes.imshow((255 * pixels).round().astype(np.uint8), interpolation="antialiased")
+                axes.imshow((255 * pixels).round().astype(np.uint8), interpolation="none")
                 style.bare(axes)
                 if i == 0:
                     axes.set_title(title)

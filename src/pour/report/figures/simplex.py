@@ -65,7 +65,7 @@ def draw_simplex(data: SimplexData | None = None, *, theme: Theme = "light") -> 
     """Draw the simplex with the plane that remains, and beside it the plane from above."""
     data = data or simplex_data()
     with drawing(theme) as style:
-        figure = style.figure(6.2, 2.6)
+        figure = style.figure(6.0, 2.5)
         space, plane = figure.subplots(1, 2, width_ratios=[1.25, 1])
         for axes in (space, plane):
             axes.set_aspect("equal", adjustable="datalim")
@@ -105,7 +105,7 @@ def _arrow(axes: Axes, tip: Vectors, color: str, *, width: float = 1.6, zorder: 
 
 
 def _draw_space(axes: Axes, data: SimplexData, style: Style) -> None:
-    corners = _camera(1.25 * np.array([[1, 1, 0], [-1, 1, 0], [-1, -1, 0], [1, -1, 0]], float))
+    corners = _camera(1.1 * np.array([[1, 1, 0], [-1, 1, 0], [-1, -1, 0], [1, -1, 0]], float))
     axes.fill(corners[:, 0], corners[:, 1], color=style.faint, alpha=0.45, linewidth=0, zorder=0)
     vertices, shadows = _camera(data.vertices), _camera(data.projected)
     for i in range(4):
@@ -124,7 +124,7 @@ def _draw_space(axes: Axes, data: SimplexData, style: Style) -> None:
         _label(axes, shadows[i], f"$u_{i + 2}$", style.accent, style, away=np.array([0.0, 1.0]))
     _arrow(axes, vertices[0], style.forgotten, width=2.2, zorder=4)
     axes.text(vertices[0, 0] + 0.07, vertices[0, 1] - 0.02, "$v_1$  forgotten", color=style.forgotten, va="center")
-    where = _camera(np.array([[1.2, -1.12, 0.0]]))[0]
+    where = _camera(np.array([[1.05, -1.0, 0.0]]))[0]
     axes.text(where[0], where[1] - 0.06, r"$v_1^\perp$", color=style.muted, ha="left", va="top", fontsize=8)
     axes.set_title(f"C = 4: {data.angle_before:.1f}° between any two")
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.text import Text
     from numpy.typing import NDArray
 
@@ -76,7 +77,7 @@ _CLASSES: dict[Theme, tuple[str, ...]] = {
         "#b5b54a",
         "#9388ea",
         "#e8d98b",
-        "#cf77c8",
+        "#b565d8",
         "#58a873",
         "#9aa7b4",
         "#6fd6c6",
@@ -132,11 +133,9 @@ class Style:
             role, self.accent
         )
 
-    def share_map(self) -> LinearSegmentedColormap:
+    def share_map(self) -> Colormap:
         """The colour map of shares; what is missing is grey."""
-        colors = LinearSegmentedColormap.from_list("pour", self.shares)
-        colors.set_bad(self.faint)
-        return colors
+        return LinearSegmentedColormap.from_list("pour", self.shares).with_extremes(bad=self.faint)
 
     def figure(self, width: float, height: float) -> Figure:
         """An empty figure that belongs to no window, sizes in inches."""
@@ -176,6 +175,23 @@ class Style:
         if not sentences:
             return None
         return figure.supxlabel(" ".join(sentences), fontsize=6.5, color=self.muted, x=0.01, ha="left")
+
+    def name_places(self, axes: Axes, names: Sequence[str], forgotten: Collection[int], *, width: float) -> None:
+        """Name the places 0, 1, ... across, slanted where they would run into each other.
+
+        Args:
+            axes: the panel.
+            names: ready to draw.
+            forgotten: places whose names are in the forgotten class's colour.
+            width: of the panel, in inches.
+        """
+        # A letter of this size is about 0.06 inches wide.
+        crowded = len(names) * max(map(len, names)) * 0.06 > 0.94 * width
+        slant: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
+        axes.set_xticks(range(len(names)), names, **slant)
+        axes.tick_params(axis="x", length=0)
+        for place in forgotten:
+            axes.get_xticklabels()[place].set(color=self.forgotten, fontweight="bold")
 
     def mark_row(self, axes: Axes, row: int, width: float) -> None:
         """Frame one row of a matrix in the forgotten class's colour."""
@@ -278,6 +294,8 @@ def listed(names: Sequence[str], *, most: int = 4) -> str:
         >>> listed(["cat", "dog", "ship"], most=2)
         'cat, dog and 1 more'
     """
+    if not names:
+        return "nothing"
     shown = ", ".join(shortened(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 

@@ -12,7 +12,7 @@ from pour.auditing.reading import Reading
 from pour.errors import UsageError
 from pour.methods.contract import list_methods
 from pour.report.figures.labels import place_labels
-from pour.report.figures.style import Theme, drawing, finish, listed, plain_text
+from pour.report.figures.style import Theme, drawing, finish, plain_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,6 +85,9 @@ def tradeoff_data(reports: Mapping[str, AuditReport], *, of: PlaneOf = "accuracy
             (getattr(report.line(forget), role), getattr(report.line(retain), role)) for report in reports.values()
         ]
         pair = next((pair for pair in pairs if None not in pair), None)
+        if role == "original" and of == "representation":
+            # Like itself in everything, which an audit does not measure.
+            pair = (Reading(value=1.0), Reading(value=1.0))
         if pair is not None:
             points.append(TradeoffPoint(name=role, forgetting=_complement(pair[0]), retention=pair[1], role=role))
     for name, report in reports.items():
@@ -109,14 +112,15 @@ def draw_tradeoff(data: TradeoffData, *, theme: Theme = "light") -> Figure:
         figure = style.figure(4.6, 3.9)
         axes = figure.subplots()
         _limits(axes, data.points)
-        for point in data.points:
-            _draw_point(axes, point, style)
+        colors = _colors(data.points, style)
+        for point, color in zip(data.points, colors, strict=True):
+            _draw_point(axes, point, color, style)
         across, up = _LABELS[data.of]
         axes.set(xlabel=f"{across}  (better →)", ylabel=f"{up}  (better →)")
         axes.grid(alpha=0.7)
         needs = [need for need in _NEEDS if any(p.role == "method" and p.needs == need for p in data.points)]
         handles = [
-            Line2D([], [], marker=_MARKERS[need], linestyle="", color=style.accent, markersize=5, label=_NEEDS[need])
+            Line2D([], [], marker=_MARKERS[need], linestyle="", color=style.muted, markersize=5, label=_NEEDS[need])
             for need in needs
         ]
         if handles:
@@ -127,11 +131,15 @@ def draw_tradeoff(data: TradeoffData, *, theme: Theme = "light") -> Figure:
             axes,
             np.array([[point.forgetting.value, point.retention.value] for point in data.points]),
             [plain_text(point.name) for point in data.points],
-            [_color(point, style) for point in data.points],
+            colors,
             style,
+            bars=[(point.forgetting.bounds, point.retention.bounds) for point in data.points],
         )
-        methods = [f"{point.name} ({point.forgetting.value:.2f}, {point.retention.value:.2f})" for point in data.points]
-        return finish(figure, f"Forgetting and retention by {data.of}: {listed(methods, most=12)}.")
+        methods = [
+            f"{shortened(point.name)} ({point.forgetting.value:.2f}, {point.retention.value:.2f})"
+            for point in data.points
+        ]
+        return finish(figure, f"Forgetting and retention by {data.of}: {', '.join(methods)}.")
 
 
 def _complement(reading: Reading) -> Reading:
@@ -142,17 +150,22 @@ def _complement(reading: Reading) -> Reading:
     )
 
 
-def _color(point: TradeoffPoint, style: Style) -> str:
-    return {"original": style.baseline, "retrained": style.reference}.get(point.role, style.accent)
+def _colors(points: Sequence[TradeoffPoint], style: Style) -> list[str]:
+    methods = [i for i, point in enumerate(points) if point.role == "method"]
+    # Gold and grey belong to the references.
+    palette = [color for color in style.class_palette if color not in (style.class_palette[1], style.class_palette[10])]
+    return [
+        palette[methods.index(i) % len(palette)] if i in methods else style.role_color(point.role)
+        for i, point in enumerate(points)
+    ]
 
 
-def _draw_point(axes: Axes, point: TradeoffPoint, style: Style) -> None:
+def _draw_point(axes: Axes, point: TradeoffPoint, color: str, style: Style) -> None:
     x, y = point.forgetting.value, point.retention.value
     reach = [
         np.array([[value - bounds[0]], [bounds[1] - value]])
         for value, bounds in ((x, point.forgetting.bounds), (y, point.retention.bounds))
     ]
-    color = _color(point, style)
     axes.errorbar(
         [x],
         [y],
