@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from pour.bench import EXPERIMENTS, Row, benchmark_rows, freeze_tuning, get_experiment
+from pour.bench import EXPERIMENTS, Row, benchmark_rows, freeze_tuning, get_experiment, parse_seeds
 from pour.bench import settings as settings_module
 from pour.bench.experiments import CONTROLS, PAPER, REFERENCES
 from pour.bench.settings import tuned_options
@@ -131,6 +131,13 @@ def test_rows_are_selected_by_method_or_by_row() -> None:
     assert experiment.select(None) == experiment.rows
     with pytest.raises(UsageError, match=r"digits has no method 'delte'; did you mean 'delete'\?"):
         experiment.select(["delte"])
+
+
+def test_seeds_of_the_command_line() -> None:
+    assert [parse_seeds(text) for text in ("1", "2", "5,", "3, 1")] == [(0,), (0, 1), (5,), (3, 1)]
+    for text in ("", "0", "a", "1,b", ",", "-1,"):
+        with pytest.raises(UsageError, match="Seeds are a number of them"):
+            parse_seeds(text)
 
 
 def test_wrong_experiments_are_told() -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from pour._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from pour.bench.experiments import EXPERIMENTS, Experiment, Row, benchmark_rows, get_experiment
+    from pour.bench.experiments import EXPERIMENTS, Experiment, Row, benchmark_rows, get_experiment, parse_seeds
     from pour.bench.rendering import Format, render, rich_table
     from pour.bench.runner import Outcome, run_experiment
     from pour.bench.separation import SeparationStudy, separation_study
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pour.bench.trajectory import Look, Trajectory, follow
     from pour.bench.transfer import export_store, import_store
     from pour.bench.tuning import TuningResult, tune
+    from pour.bench.tuning_grid import tune_experiment
 
 _HOMES = {
     "EXPERIMENTS": "pour.bench.experiments",
@@ -36,12 +37,14 @@ _HOMES = {
     "get_experiment": "pour.bench.experiments",
     "import_store": "pour.bench.transfer",
     "make_table": "pour.bench.table",
+    "parse_seeds": "pour.bench.experiments",
     "read_store": "pour.bench.store",
     "render": "pour.bench.rendering",
     "rich_table": "pour.bench.rendering",
     "run_experiment": "pour.bench.runner",
     "separation_study": "pour.bench.separation",
     "tune": "pour.bench.tuning",
+    "tune_experiment": "pour.bench.tuning_grid",
 }
 
 __all__ = [
@@ -64,12 +67,14 @@ __all__ = [
     "get_experiment",
     "import_store",
     "make_table",
+    "parse_seeds",
     "read_store",
     "render",
     "rich_table",
     "run_experiment",
     "separation_study",
     "tune",
+    "tune_experiment",
 ]
 
 __getattr__ = lazy_names("pour.bench", _HOMES)

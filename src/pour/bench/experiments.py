@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["EXPERIMENTS", "REFERENCES", "Experiment", "Family", "Row", "Setting", "benchmark_rows", "get_experiment"]
+__all__ = [
+    "EXPERIMENTS",
+    "REFERENCES",
+    "Experiment",
+    "Family",
+    "Row",
+    "Setting",
+    "benchmark_rows",
+    "get_experiment",
+    "parse_seeds",
+]
 
 Setting = Literal["reference", "closed form", "common", "tuned"]
 """How a row's options came about: the rivals' common code base, the same tuning for all, or nothing to tune."""
@@ -213,3 +223,19 @@ def get_experiment(name: str, *, tuning: Path | None = None) -> Experiment:
     if name == "cifar100":
         return _cifar(name, (0, 20, 60), "long", tuning)
     raise UsageError(f"There is no experiment {name!r}; the experiments are {', '.join(EXPERIMENTS)}.")
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Seeds as the command line gives them: how many, or which ones with commas between or after them.
+
+    Example:
+        >>> parse_seeds("3"), parse_seeds("1,2"), parse_seeds("7,")
+        ((0, 1, 2), (1, 2), (7,))
+    """
+    try:
+        numbers = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise UsageError(f"Seeds are a number of them (3) or a list (1,2), but are {text!r}.") from error
+    if not numbers or min(numbers) < 0 or ("," not in text and numbers[0] < 1):
+        raise UsageError(f"Seeds are a number of them (3) or a list (1,2), but are {text!r}.")
+    return tuple(numbers) if "," in text else tuple(range(numbers[0]))

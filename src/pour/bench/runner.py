@@ -38,7 +38,7 @@ class Outcome:
     kept: int
     """Cells that were there already."""
     failed: tuple[str, ...]
-    """Cells of the grid whose method diverged, with the reason."""
+    """Cells of the grid whose method diverged or refused, with the reason."""
 
 
 def run_experiment(

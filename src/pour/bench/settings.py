@@ -12,8 +12,10 @@ from pour.errors import UsageError
 if TYPE_CHECKING:
     from pour.methods.iterative import IterativeMethod
 
-__all__ = ["CLOSED_FORM", "closed_form_options", "common_options", "freeze_tuning", "tuned_options"]
+__all__ = ["CLOSED_FORM", "NOT_TUNED", "closed_form_options", "common_options", "freeze_tuning", "tuned_options"]
 
+NOT_TUNED = "not tuned"
+"""How the note of a row starts that was to be tuned and was not."""
 TUNED = Path(__file__).with_name("tuned.json")
 """What tuning chose once and for all, by dataset and method; it ships with pour."""
 
@@ -71,7 +73,7 @@ def tuned_options(method: str, dataset: str, folder: Path | None = None) -> tupl
     frozen = {"batch_norm": "frozen"}
     found = _frozen_choice(method, dataset) if folder is None else _choice(folder, method)
     if found is None:
-        return frozen, "not tuned: the method's defaults"
+        return frozen, f"{NOT_TUNED}: the method's defaults"
     return {**found["options"], **frozen}, f"tuned by the rule {found['rule']!r} with seed {found['seed']}"
 
 

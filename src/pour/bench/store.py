@@ -70,7 +70,7 @@ class Cell:
     """Where the options come from."""
     forgotten_names: tuple[str, ...] = ()
     failed: str | None = None
-    """Why there are no values: the sentence of the divergence guard or of the audit."""
+    """Why there are no values: the sentence of the divergence guard, of the method or of the audit."""
     warnings: tuple[str, ...] = ()
     """What the method said."""
     steps: int = 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from pour.bench.columns import COLUMNS, PAPER_COLUMNS, Column, label_of
 from pour.bench.experiments import REFERENCES
 from pour.bench.published import differs, published
+from pour.bench.settings import NOT_TUNED
 from pour.bench.store import check_unmixed, read_experiment, read_store
 from pour.errors import UsageError
 
@@ -175,6 +176,8 @@ def _group(cell: Cell) -> Group:
 def _rows(entry: _Collected, columns: tuple[Column, ...], before: Mapping[int, Cell]) -> list[TableRow]:
     cell = entry.cells[0]
     setting = cell.setup["setting"] if cell.setup["setting"] in ("common", "tuned") else ""
+    # A row that was to be tuned and was not must not look as if it had been.
+    setting = "default" if setting and cell.note.startswith(NOT_TUNED) else setting
     row = TableRow(
         name=entry.name,
         label=label_of(entry.name, cell.setup["method"]),
@@ -269,9 +272,6 @@ def _beside_published(
 
 def _notes(collected: list[_Collected], order: list[str], seeds: int, against: str | None) -> list[str]:
     notes = [f"Mean and sample deviation over {seeds} seeds." if seeds > 1 else "One seed: no deviation."]
-    untuned = [entry.name for entry in collected if entry.cells[0].note.startswith("not tuned")]
-    if untuned:
-        notes.append(f"Not tuned, at the method's defaults: {', '.join(untuned)}.")
     for entry in collected:
         failed = [cell for cell in entry.cells if cell.failed is not None]
         if failed:

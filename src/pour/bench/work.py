@@ -19,7 +19,7 @@ from pour.bench.choosing import relative_change
 from pour.bench.shared import ModelKey, SharedModel, SharedModels, SharedRole
 from pour.bench.store import Cell, CellKey, write_cell
 from pour.data.splits import Splits
-from pour.errors import DivergenceError, UsageError
+from pour.errors import PourError, UsageError
 from pour.methods.contract import get_method
 from pour.methods.request import ForgetRequest
 from pour.methods.unlearning import unlearn
@@ -197,7 +197,8 @@ class _Made:
                     progress=False,
                     **row.options,
                 )
-            except DivergenceError as error:
+            except PourError as error:
+                # Diverged or refused: one method must not take the rest of the grid with it.
                 return cls(model=None, failed=str(error))
         said = tuple(str(entry.message) for entry in caught if str(entry.message).startswith(row.method))
         change = relative_change(original, model)
