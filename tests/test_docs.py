@@ -36,6 +36,7 @@ def test_the_readmes_commands_run_as_written(tmp_path):
         )
         assert done.returncode == 0, f"pour {command}\n{done.stderr}"
     assert (tmp_path / "audit.json").is_file()
+    assert "pour-d" in (tmp_path / "audit.html").read_text()
 
 
 def test_the_contributing_example_is_a_method(digits, digits_original):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pour.models.forgetting import forget
     from pour.models.history import history
     from pour.models.registry import build_model, list_models
+    from pour.report.page import write_report
 
 _HOMES = {
     "AuditReport": "pour.auditing",
@@ -47,6 +48,7 @@ _HOMES = {
     "save": "pour.models",
     "simplex_etf": "pour.geometry",
     "unlearn": "pour.methods",
+    "write_report": "pour.report",
 }
 
 __all__ = [
@@ -76,6 +78,7 @@ __all__ = [
     "save",
     "simplex_etf",
     "unlearn",
+    "write_report",
 ]
 
 _named = lazy_names("pour", _HOMES)

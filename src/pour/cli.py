@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import sys
 import time
 import warnings
@@ -20,10 +21,14 @@ from pour._options import DEFAULT_METHOD, chosen_method, with_method_options
 from pour.errors import PourError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import RenderableType
     from torch import nn
 
+    from pour.auditing.report import AuditReport
     from pour.data.dataset import ImageDataset
+    from pour.data.splits import Splits
 
 __all__ = ["app", "main"]
 
@@ -106,12 +111,15 @@ def demo(
     out: Annotated[Path, typer.Option(help="The folder for what the demo writes.")] = Path("runs/demo"),
     forget: Annotated[str, typer.Option(help="The digit to forget.")] = "3",
     seed: Seed = 0,
+    show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """The whole story on scikit-learn's digits, in under a minute."""
+    """The whole story on scikit-learn's digits, in under a minute: models, audits and a report."""
     from pour.bench.demo import run_demo
 
-    run_demo(out, forget=forget, seed=seed, progress=not quiet, console=Console(quiet=quiet))
+    page = run_demo(out, forget=forget, seed=seed, progress=not quiet, console=Console(quiet=quiet))
+    if show:
+        typer.launch(page.resolve().as_uri())
 
 
 @app.command()
@@ -261,15 +269,18 @@ def audit(
 ) -> None:
     """Measure what an unlearned model still knows, read against a retrained one."""
     from pour.auditing import is_first_process
+    from pour.data.splits import Splits
 
     dataset = pour.load_dataset(data, root)
+    splits = Splits.of(dataset, forget)
+    before, after = _open(original, arch, dataset), _open(unlearned, arch, dataset)
+    reference = None if retrained is None else _open(retrained, arch, dataset)
     result = pour.audit(
-        original=_open(original, arch, dataset),
-        unlearned=_open(unlearned, arch, dataset),
-        retrained=None if retrained is None else _open(retrained, arch, dataset),
+        original=before,
+        unlearned=after,
+        retrained=reference,
         retrained_second=None if retrained_second is None else _open(retrained_second, arch, dataset),
-        data=dataset,
-        classes=forget,
+        data=splits,
         limit=limit,
         relearn=relearn,
         layers=layers,
@@ -286,7 +297,9 @@ def audit(
         result.save(out)
     if report is not None:
         result.save(report.with_suffix(".json"))
-        pour.write_report(result, report)
+        models = {"original": before, "unlearned": after, "retrained": reference}
+        files = [path for path in (original, unlearned, retrained, retrained_second) if path is not None]
+        _write_page(result, report, models, splits, files, seed=seed, device=device)
     if as_json:
         typer.echo(result.to_json())
     else:
@@ -361,6 +374,32 @@ def _open(path: Path, arch: str | None, dataset: ImageDataset | None, num_classe
     if num_classes is None:
         raise UsageError("Plain weights need the number of classes; pass --data or --num-classes.")
     return pour.load(path, pour.build_model(arch, num_classes))
+
+
+def _write_page(
+    result: AuditReport,
+    path: Path,
+    models: Mapping[str, nn.Module | None],
+    splits: Splits,
+    files: list[Path],
+    *,
+    seed: int,
+    device: str | None,
+) -> None:
+    from pour.report.gallery import hang
+    from pour.training import Run
+
+    present = {role: model for role, model in models.items() if model is not None}
+    gallery = hang(present, {"unlearned": result}, splits, Run(seed=seed, device=device, progress=False))
+    pour.write_report(
+        result,
+        path,
+        history=pour.history(present["unlearned"]),
+        figures=gallery.figures,
+        embedding=gallery.embedding,
+        command=shlex.join(["pour", *sys.argv[1:]]),
+        files=files,
+    )
 
 
 def _print(content: RenderableType, *, quiet: bool = False) -> None:
