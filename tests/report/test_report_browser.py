@@ -341,8 +341,13 @@ def test_prints_to_pdf(browser: WebDriver, pages: Path) -> None:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
         assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        assert shown(browser, "button, .controls, nav") == []
+        assert shown(browser, "button:not(.sort), .controls, nav") == []
         assert len(shown(browser, "#verdicts tbody tr")) > 20
+        assert "Unlearned" in shown(browser, "#verdicts thead")[0].text
+        # A4 between the margins: everything must fit on paper, where nothing scrolls.
+        metrics = {"width": 688, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 688
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
@@ -358,7 +363,7 @@ def test_the_server_lists_and_compares(browser: WebDriver, pages: Path) -> None:
                 for name in ("report", "other"):
                     browser.find_element(By.CSS_SELECTOR, f"input[value='{name}']").click()
                 browser.find_element(By.CSS_SELECTOR, "button.go").click()
-                assert browser.find_element(By.TAG_NAME, "h1").text == "Side by side"
+                WebDriverWait(browser, 10).until(lambda driver: driver.title == "other, report side by side")
                 assert browser.execute_script("return document.documentElement.scrollWidth") <= width
             table = browser.find_element(By.TAG_NAME, "table")
             table.find_elements(By.CSS_SELECTOR, "thead button")[3].click()

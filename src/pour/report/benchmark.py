@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pour._files import write_text
 from pour._version import __version__
 from pour.errors import UsageError
-from pour.report.definitions import DEFINITIONS, SYMBOLS, base_name, definitions_of
+from pour.report.definitions import DEFINITIONS, SYMBOLS, base_name, definitions_of, title_of
 from pour.report.rendering import render
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ def write_benchmark_page(
         "title": title,
         "rows": rows,
         "names": names,
+        "titles": _short_titles(names),
+        "seeds": _usual_seeds(rows),
         "arrows": {name: _arrow(name) for name in names},
         "best": _best(rows, names),
         "settings": list(dict.fromkeys(row.setting for row in rows)),
@@ -97,6 +100,20 @@ def write_benchmark_page(
     }
     write_text(path, render("benchmark.html.j2", scripts=("page.js",), **context))
     return Path(path)
+
+
+def _short_titles(names: Sequence[str]) -> dict[str, str]:
+    """Titles up to the comma, where that is enough to tell the metrics apart."""
+    full = {name: title_of(name) for name in names}
+    short = Counter(title.partition(",")[0] for title in full.values())
+    heads = {name: title.partition(",")[0] for name, title in full.items()}
+    return {name: heads[name] if short[heads[name]] == 1 else full[name] for name in names}
+
+
+def _usual_seeds(rows: Sequence[BenchmarkRow]) -> int | None:
+    """The number of seeds that most scores are of; a score of fewer says so."""
+    counts = Counter(score.n for row in rows for score in row.scores.values() if score.n is not None)
+    return counts.most_common(1)[0][0] if counts else None
 
 
 def _arrow(name: str) -> str:

@@ -33,7 +33,16 @@ _SECTIONS = {
         "A projector stands before the head of this model; the encoder behind it is measured here.",
     ),
 }
-_GLANCE = ("acc_r", "acc_f", "aus", "cka_f_o", "cka_r_o", "rus_o", "rus_r", "rmia_balanced_accuracy", "relearn_f")
+_GLANCE = {
+    "acc_r": "Acc_r",
+    "acc_f": "Acc_f",
+    "aus": "AUS",
+    "cka_f_o": "CKA_f(o)",
+    "rus_o": "RUS(o)",
+    "rus_r": "RUS(r)",
+    "rmia_balanced_accuracy": "rMIA",
+    "relearn_f": "relearned",
+}
 _ANSWERS = 8
 
 
@@ -180,7 +189,11 @@ def _glance(runs: Sequence[ReportedRun]) -> dict[str, Any]:
         for role, title in (("original", "original model"), ("retrained", "retrained model"))
         if role in runs[0].report.models
     ]
-    return {"names": names, "lines": [[lines.get(name) for name in names] for lines in found], "references": references}
+    return {
+        "titles": [_GLANCE[name] for name in names],
+        "lines": [[lines.get(name) for name in names] for lines in found],
+        "references": references,
+    }
 
 
 def _answers(report: AuditReport) -> dict[str, Any] | None:
