@@ -189,3 +189,11 @@ def test_wrong_use_is_told(changed: dict[str, object], said: str) -> None:
     }
     with pytest.raises(UsageError, match=said):
         embedding_data(**{**given, **changed})  # type: ignore[arg-type]
+
+
+def test_without_opentsne_scikit_learn_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    features, labels = clusters(12)
+    assert embedding_data({"original": features}, labels, classes=NAMES, forgotten=[1]).method == "scikit-learn"
+    with pytest.raises(UsageError, match=r"pour-unlearning\[report\]"):
+        embedding_data({"original": features}, labels, classes=NAMES, forgotten=[1], method="opentsne")

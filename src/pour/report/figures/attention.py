@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from pour.models.history import unwrap
 from pour.models.projected import ProjectedHead
 from pour.models.tap import to_unit
 from pour.report.figures.gradcam import find_map_layer, grad_cam, head_of
-from pour.report.figures.style import FULL_WIDTH, Theme, drawing, finish, listed, plain_text
+from pour.report.figures.style import FULL_WIDTH, Theme, drawing, finish, listed, plain_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -132,7 +133,7 @@ def draw_gradcam(data: GradCamData, *, theme: Theme = "light") -> Figure:
         notes.append(f"{len(order)} of {len(data.labels):,} images.")
     with drawing(theme) as style:
         cell = min((FULL_WIDTH - 0.75) / columns, 1.1)
-        figure = style.figure(cell * columns + 0.75, (cell * 4 + 0.13) * blocks + 0.18)
+        figure = style.figure(cell * columns + 0.75, (cell * 4 + 0.24) * blocks + 0.18)
         figure.get_layout_engine().set(w_pad=0.015, h_pad=0.015, wspace=0.0, hspace=0.0)  # type: ignore[union-attr,call-arg]
         grid = figure.subplots(4 * blocks, columns, squeeze=False)
         for axes in grid.flat:
@@ -157,7 +158,7 @@ def draw_gradcam(data: GradCamData, *, theme: Theme = "light") -> Figure:
                     )
             color = style.forgotten if gone[i] else style.text
             grid[4 * block, column].set_title(
-                plain_text(data.classes[data.labels[i]], length=max(6, int(cell * 15))),
+                _two_lines(data.classes[data.labels[i]], max(6, int(cell * 17))),
                 fontsize=6.5,
                 color=color,
                 pad=3,
@@ -170,6 +171,11 @@ def draw_gradcam(data: GradCamData, *, theme: Theme = "light") -> Figure:
             f"to {_peak(data.after[gone]):.2f}, through the original's head row it is "
             f"{_peak(data.through_original[gone]):.2f}.",
         )
+
+
+def _two_lines(name: str, letters: int) -> str:
+    lines = textwrap.wrap(shortened(name, length=2 * letters + 8), width=letters, max_lines=2, placeholder="…")
+    return "\n".join(plain_text(line) for line in lines)
 
 
 def _peak(maps: Maps) -> float:

@@ -302,9 +302,8 @@ def listed(names: Sequence[str], *, most: int = 4) -> str:
 
 @cache
 def _defaults() -> dict[str, Any]:
-    from matplotlib.style.core import STYLE_BLACKLIST
-
-    return {name: value for name, value in matplotlib.rcParamsDefault.items() if name not in STYLE_BLACKLIST}
+    kept = {"backend", "backend_fallback", "interactive", "toolbar", "timezone"}
+    return {name: matplotlib.rcParamsDefault[name] for name in matplotlib.rcParamsDefault if name not in kept}
 
 
 @cache

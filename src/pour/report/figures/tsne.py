@@ -31,7 +31,9 @@ def resolve_method(method: EmbeddingMethod) -> Literal["opentsne", "scikit-learn
         return method
     there = importlib.util.find_spec("openTSNE") is not None
     if method == "opentsne" and not there:
-        raise UsageError("The map by openTSNE needs the extra: pip install openTSNE, or choose 'scikit-learn'.")
+        raise UsageError(
+            'A map by openTSNE needs the extra: pip install "pour-unlearning[report]", or choose scikit-learn.'
+        )
     return "opentsne" if there else "scikit-learn"
 
 
