@@ -1,0 +1,85 @@
+"""The command line: parse, call, print. Nothing imports it."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Annotated, Any
+
+import typer
+
+import pour
+from pour._options import chosen_method, with_method_options
+from pour.cli.auditing import audit
+from pour.cli.lists import datasets, methods, models
+from pour.cli.showcase import demo
+from pour.cli.training import history, train, unlearn
+from pour.errors import PourError, UsageError
+
+__all__ = ["main", "make_app"]
+
+
+def main() -> None:
+    """Run the command line: exit 0 when done, 2 on wrong use, 1 when the work failed."""
+    warnings.showwarning = _show_warning
+    try:
+        make_app(sys.argv[1:])()
+    except UsageError as error:
+        _complain(str(error))
+        sys.exit(2)
+    except PourError as error:
+        _complain(str(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        _complain("Interrupted.")
+        sys.exit(130)
+
+
+def make_app(arguments: list[str]) -> typer.Typer:
+    """The application, with the flags of the method that ``arguments`` name."""
+    app = typer.Typer(
+        name="pour",
+        help="Make a trained vision model forget classes, and prove how well it did. Start with: pour demo",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_root)
+    method = None
+    if "unlearn" in arguments:
+        from pour.methods import get_method
+
+        method = get_method(chosen_method(arguments))
+    for command in (
+        demo,
+        train,
+        with_method_options(unlearn, method),
+        audit,
+        history,
+        methods,
+        datasets,
+        models,
+    ):
+        app.command()(command)
+    return app
+
+
+def _complain(sentence: str) -> None:
+    print(f"pour: {sentence}", file=sys.stderr)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"pour: warning: {message}", file=sys.stderr)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(pour.__version__)
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,117 @@
+"""pour audit."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import pour
+from pour.cli.flags import Data, Device, Forget, PrecisionFlag, Quiet, Root, Seed
+from pour.cli.terminal import open_model, show
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from pour.auditing.report import AuditReport
+    from pour.data.splits import Splits
+
+__all__ = ["audit"]
+
+
+def audit(
+    original: Annotated[Path, typer.Argument(help="The file of the original model.", show_default=False)],
+    unlearned: Annotated[Path, typer.Argument(help="The file of the unlearned model.", show_default=False)],
+    forget: Forget,
+    data: Data = "digits",
+    root: Root = None,
+    retrained: Annotated[
+        Path | None, typer.Option(help="A model trained without the class: the reference of every verdict.")
+    ] = None,
+    retrained_second: Annotated[
+        Path | None, typer.Option(help="Another seed of it: the ceiling of similarities, the floor of distances.")
+    ] = None,
+    arch: Annotated[str | None, typer.Option(help="The architecture, for files of plain weights.")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most this many training images on each side.")] = None,
+    relearn: Annotated[bool, typer.Option("--relearn", help="Also run the relearn attack, which trains.")] = False,
+    layers: Annotated[bool, typer.Option("--layers", help="Also compare the models layer by layer.")] = False,
+    cache: Annotated[Path | None, typer.Option(help="A folder that keeps features for the next audit.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the report as JSON to this file.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the report as a web page to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    seed: Seed = 0,
+    device: Device = None,
+    precision: PrecisionFlag = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure what an unlearned model still knows, read against a retrained one."""
+    from pour.auditing import is_first_process
+    from pour.data.splits import Splits
+
+    dataset = pour.load_dataset(data, root)
+    splits = Splits.of(dataset, forget)
+    before, after = open_model(original, arch, dataset), open_model(unlearned, arch, dataset)
+    reference = None if retrained is None else open_model(retrained, arch, dataset)
+    result = pour.audit(
+        original=before,
+        unlearned=after,
+        retrained=reference,
+        retrained_second=None if retrained_second is None else open_model(retrained_second, arch, dataset),
+        data=splits,
+        limit=limit,
+        relearn=relearn,
+        layers=layers,
+        cache=cache,
+        cache_unlearned=cache is not None,
+        seed=seed,
+        device=device,
+        precision=precision,  # type: ignore[arg-type]
+        progress=not quiet,
+    )
+    if not is_first_process():
+        return
+    if out is not None:
+        result.save(out)
+    if report is not None:
+        result.save(report.with_suffix(".json"))
+        models = {"original": before, "unlearned": after, "retrained": reference}
+        files = [path for path in (original, unlearned, retrained, retrained_second) if path is not None]
+        _write_page(result, report, models, splits, files, seed=seed, device=device)
+    if as_json:
+        typer.echo(result.to_json())
+    else:
+        show(result, quiet=quiet)
+    for path in (out, report):
+        if path is not None:
+            typer.echo(path, err=as_json)
+
+
+def _write_page(
+    result: AuditReport,
+    path: Path,
+    models: Mapping[str, nn.Module | None],
+    splits: Splits,
+    files: list[Path],
+    *,
+    seed: int,
+    device: str | None,
+) -> None:
+    from pour.report.gallery import hang
+    from pour.training import Run
+
+    present = {role: model for role, model in models.items() if model is not None}
+    gallery = hang(present, {"unlearned": result}, splits, Run(seed=seed, device=device, progress=False))
+    pour.write_report(
+        result,
+        path,
+        history=pour.history(present["unlearned"]),
+        figures=gallery.figures,
+        embedding=gallery.embedding,
+        command=shlex.join(["pour", *sys.argv[1:]]),
+        files=files,
+    )

@@ -1,0 +1,38 @@
+"""pour methods, pour datasets and pour models."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+import pour
+from pour.cli.flags import Root
+from pour.cli.terminal import show
+
+__all__ = ["datasets", "methods", "models"]
+
+
+def methods() -> None:
+    """The unlearning methods: what data each needs, what it costs, where it comes from."""
+    table = Table("method", "needs", "cost", "paper", "what it does")
+    for info in pour.list_methods():
+        table.add_row(info.name, ", ".join(info.needs) or "nothing", info.cost, info.paper, info.summary)
+    show(table)
+
+
+def datasets(root: Root = None) -> None:
+    """The datasets, and which are present under the data folder."""
+    from pour.data.registry import data_root
+
+    table = Table("dataset", "task", "present", "licence", "what", title=f"under {data_root(root)}")
+    for status in pour.list_datasets(root):
+        info = status.info
+        table.add_row(info.name, info.task, "yes" if status.present else "no", info.licence, info.title)
+    show(table)
+
+
+def models() -> None:
+    """The architectures that --arch knows."""
+    table = Table("arch", "what", "needs")
+    for info in pour.list_models():
+        table.add_row(info.name, info.summary, "" if info.available else f'pip install "pour-unlearning[{info.extra}]"')
+    show(table)
