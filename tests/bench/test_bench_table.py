@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from bench_cells import keep, made_up, table_grid
+from rich.console import Console
 
-from pour.bench import make_table, render
+from pour.bench import make_table, render, show_table
 from pour.bench.columns import COLUMNS, PAPER_COLUMNS
 from pour.bench.published import Published, differs, published
 from pour.errors import UsageError
@@ -121,6 +122,10 @@ def test_rich(store: Path) -> None:
     text = render(make_table(store, columns=["acc_r"]), "rich")
     assert "95.50±1.00" in text
     assert "Masked head (control)" in text
+    stream = io.StringIO()
+    show_table(make_table(store), Console(file=stream, width=60))
+    assert "95.50±1.00" in stream.getvalue(), "a narrow terminal cuts no number"
+    assert "…" not in stream.getvalue()
 
 
 def test_against_the_paper(store: Path) -> None:

@@ -6,7 +6,7 @@ from pour._lazy import lazy_names
 
 if TYPE_CHECKING:
     from pour.bench.experiments import EXPERIMENTS, Experiment, Row, benchmark_rows, get_experiment, parse_seeds
-    from pour.bench.rendering import Format, render, rich_table
+    from pour.bench.rendering import Format, render, rich_table, show_table
     from pour.bench.runner import Outcome, run_experiment
     from pour.bench.separation import SeparationStudy, separation_study
     from pour.bench.settings import freeze_tuning
@@ -43,6 +43,7 @@ _HOMES = {
     "rich_table": "pour.bench.rendering",
     "run_experiment": "pour.bench.runner",
     "separation_study": "pour.bench.separation",
+    "show_table": "pour.bench.rendering",
     "tune": "pour.bench.tuning",
     "tune_experiment": "pour.bench.tuning_grid",
 }
@@ -73,6 +74,7 @@ __all__ = [
     "rich_table",
     "run_experiment",
     "separation_study",
+    "show_table",
     "tune",
     "tune_experiment",
 ]

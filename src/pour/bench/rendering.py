@@ -7,7 +7,9 @@ import io
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, get_args
 
+from rich.console import Console
 from rich.console import Group as Stacked
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from pour.bench.columns import Column
     from pour.bench.table import Entry, Group, ResultTable, TableRow
 
-__all__ = ["Format", "render", "rich_table"]
+__all__ = ["Format", "render", "rich_table", "show_table"]
 
 Format = Literal["rich", "markdown", "latex", "csv"]
 
@@ -48,13 +50,18 @@ def render(table: ResultTable, format: Format) -> str:
     if format == "csv":
         return _csv(table)
     if format == "rich":
-        from rich.console import Console
-
-        console = Console(width=260, file=io.StringIO(), force_terminal=False)
-        console.print(rich_table(table))
-        stream = console.file
-        return stream.getvalue() if isinstance(stream, io.StringIO) else ""
+        stream = io.StringIO()
+        show_table(table, Console(file=stream, force_terminal=False))
+        return stream.getvalue()
     raise UsageError(f"The format must be one of {', '.join(get_args(Format))}, but is {format!r}.")
+
+
+def show_table(table: ResultTable, console: Console | None = None) -> None:
+    """Print a table in full: on a terminal or pipe that is too narrow its lines run on, and no number is cut."""
+    console = console or Console()
+    drawn = rich_table(table)
+    console.width = max(console.width, Measurement.get(console, console.options.update(width=10_000), drawn).maximum)
+    console.print(drawn, soft_wrap=False)
 
 
 def rich_table(table: ResultTable) -> RenderableType:
