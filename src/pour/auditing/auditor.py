@@ -16,6 +16,7 @@ from pour.auditing.reading import Reading
 from pour.auditing.relearning import Relearning, RelearningCurve, relearn
 from pour.auditing.report import AuditedData, AuditedModel, AuditReport
 from pour.auditing.similarity import rus_reading, similarities
+from pour.errors import DivergenceError
 from pour.models.history import architecture, history
 from pour.training.run import Precision, Run
 
@@ -94,7 +95,11 @@ class Auditor:
             advance(len(self.models) * weight, "measured distances")
             curves: list[RelearningCurve] = []
             for role in self.models if attack is not None else ():
-                curves.append(self._relearned(role, attack, book))
+                try:
+                    curves.append(self._relearned(role, attack, book))
+                except DivergenceError as error:
+                    # One model's attack that runs away must not cost the whole audit.
+                    measurer.notes.append(f"relearning the {role} model is left out: {error}")
                 advance(weight, f"relearned the {role} model")
             maps: list[LayerMap] = []
             if layers:

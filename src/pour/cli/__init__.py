@@ -14,6 +14,7 @@ from pour.cli.auditing import audit
 from pour.cli.lists import datasets, methods, models
 from pour.cli.showcase import demo
 from pour.cli.training import history, train, unlearn
+from pour.cli.viewing import view
 from pour.errors import PourError, UsageError
 
 __all__ = ["main", "make_app"]
@@ -54,6 +55,7 @@ def make_app(arguments: list[str]) -> typer.Typer:
         train,
         with_method_options(unlearn, method),
         audit,
+        view,
         history,
         methods,
         datasets,
