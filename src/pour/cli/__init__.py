@@ -11,6 +11,7 @@ import typer
 import pour
 from pour._options import chosen_method, with_method_options
 from pour.cli.auditing import audit
+from pour.cli.benching import bench, table, tune
 from pour.cli.lists import datasets, methods, models
 from pour.cli.showcase import demo
 from pour.cli.training import history, train, unlearn
@@ -55,6 +56,9 @@ def make_app(arguments: list[str]) -> typer.Typer:
         train,
         with_method_options(unlearn, method),
         audit,
+        tune,
+        bench,
+        table,
         view,
         history,
         methods,

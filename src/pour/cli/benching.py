@@ -1,0 +1,154 @@
+"""pour bench, pour table and pour tune."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Table
+
+from pour._files import write_text
+from pour.cli.flags import Device, Overwrite, PrecisionFlag, Quiet, Root, Seed
+from pour.cli.terminal import show
+
+__all__ = ["bench", "table", "tune"]
+
+Experiment = Annotated[str, typer.Argument(help="digits, cifar10 or cifar100.", show_default=False)]
+
+
+def bench(
+    experiment: Experiment,
+    out: Annotated[Path | None, typer.Option(help="The folder of the results.", show_default="runs/EXPERIMENT")] = None,
+    root: Root = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this method (delete) or row (delete-common); may be given several times."),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="How many seeds (3), or which (1,2).", show_default="the experiment's")
+    ] = None,
+    forget: Annotated[
+        list[str] | None,
+        typer.Option(help="A class to forget instead of the experiment's; each is a request of its own."),
+    ] = None,
+    tuning: Annotated[
+        Path | None, typer.Option(help="A folder of pour tune; by default the tuned options that ship with pour.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Cells side by side.")] = 1,
+    ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster: auto, local or HOST:PORT.")] = None,
+    export: Annotated[
+        Path | None, typer.Option("--export", help="Only write the results that are there to this tar file.")
+    ] = None,
+    import_: Annotated[
+        Path | None, typer.Option("--import", help="First take in the results of this tar file.")
+    ] = None,
+    device: Device = None,
+    precision: PrecisionFlag = None,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+) -> None:
+    """Regenerate a table of the paper; goes on where it was stopped."""
+    from pour.bench import (
+        export_store,
+        get_experiment,
+        import_store,
+        make_table,
+        parse_seeds,
+        run_experiment,
+        show_table,
+    )
+
+    grid = get_experiment(experiment, tuning=tuning)
+    folder = out or Path("runs") / experiment
+    if import_ is not None:
+        typer.echo(f"{import_store(import_, folder, overwrite=overwrite)} new cells from {import_}")
+    if export is not None:
+        typer.echo(f"{export_store(folder, export, overwrite=overwrite)} cells in {export}")
+        return
+    outcome = run_experiment(
+        grid,
+        folder,
+        root=root,
+        methods=methods,
+        seeds=None if seeds is None else parse_seeds(seeds),
+        forget=forget,
+        device=device,
+        precision=precision,  # type: ignore[arg-type]
+        jobs=jobs,
+        ray=ray,
+        progress=not quiet,
+    )
+    if not quiet:
+        show_table(make_table(folder))
+    typer.echo(f"{outcome.done} cells made, {outcome.kept} were there: {folder}")
+
+
+def table(
+    folder: Annotated[Path, typer.Argument(help="The folder of pour bench.", show_default=False)],
+    format: Annotated[Literal["rich", "markdown", "latex", "csv"], typer.Option(help="How to write it.")] = "rich",
+    against: Annotated[
+        Literal["paper"] | None, typer.Option(help="Put the published values below the measured ones.")
+    ] = None,
+    forget: Annotated[
+        list[int] | None, typer.Option(help="Whose results, by index; several for a request of several classes.")
+    ] = None,
+    columns: Annotated[list[str] | None, typer.Option(help="Only this column; may be given several times.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A file to write instead of printing.")] = None,
+) -> None:
+    """Mean and deviation over seeds, grouped by the data that a method may see."""
+    from pour.bench import make_table, render, show_table
+
+    found = make_table(folder, forget=forget or None, columns=columns or None, against=against)
+    if format == "rich" and out is None:
+        show_table(found)
+    elif out is None:
+        typer.echo(render(found, format), nl=False)
+    else:
+        write_text(out, render(found, format))
+        typer.echo(out)
+
+
+def tune(
+    experiment: Experiment,
+    method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given several times.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder for the trials.", show_default="runs/EXPERIMENT-tuning")
+    ] = None,
+    rule: Annotated[
+        Literal["benchmark", "user"], typer.Option(help="user: only data that the method may see decide.")
+    ] = "benchmark",
+    forget: Annotated[
+        list[str] | None,
+        typer.Option(help="Classes to forget while tuning.", show_default="4 on cifar10, 42 on cifar100"),
+    ] = None,
+    seed: Seed = 100,
+    root: Root = None,
+    device: Device = None,
+    precision: PrecisionFlag = None,
+    quiet: Quiet = False,
+) -> None:
+    """The same small budget for every method; never on a class or seed that a table reports."""
+    from pour.bench import tune_experiment
+
+    folder = out or Path("runs") / f"{experiment}-tuning"
+    results = tune_experiment(
+        experiment,
+        folder,
+        methods=method,
+        rule=rule,
+        forget=forget,
+        seed=seed,
+        root=root,
+        device=device,
+        precision=precision,  # type: ignore[arg-type]
+        progress=not quiet,
+    )
+    drawn = Table("method", "options", "AUS", "how it was chosen")
+    for result in results:
+        best = None if result.best is None else result.trials[result.best]
+        options = "" if best is None else ", ".join(f"{name}={value}" for name, value in best.options.items())
+        score = "" if best is None or best.aus is None else f"{best.aus:.3f}"
+        drawn.add_row(result.method, options, score, result.note)
+    show(drawn, quiet=quiet)
+    typer.echo(folder)
