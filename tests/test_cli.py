@@ -55,7 +55,7 @@ def test_the_script_is_installed():
 
 def test_help_lists_the_commands():
     text = succeed("--help").stdout
-    for command in ("demo", "train", "unlearn", "history", "methods", "datasets", "models"):
+    for command in ("demo", "train", "unlearn", "audit", "tune", "bench", "table", "view", "history", "methods"):
         assert command in text
     assert "pour demo" in text
 
@@ -143,10 +143,26 @@ def test_tables(tmp_path):
 
 
 def test_demo(tmp_path):
-    done = succeed("demo", "--out", tmp_path / "demo")
+    out = tmp_path / "demo"
+    done = succeed("demo", "--out", out)
     assert "control" in done.stdout
-    assert (tmp_path / "demo" / "forgotten.safetensors").is_file()
-    assert pour.history(pour.load(tmp_path / "demo" / "forgotten.safetensors"))[0].class_names == ("3",)
+    page = Path(done.stdout.strip().splitlines()[-1])
+    assert page == out / "report.html"
+    assert 100_000 < page.stat().st_size < 5_000_000
+    assert pour.history(pour.load(out / "pour-p.safetensors"))[0].class_names == ("3",)
+    files = [out / f"{name}.safetensors" for name in ("original", "pour-p")]
+    options = ["--forget", "3", "--data", "digits"]
+    printed = succeed(
+        "audit", *files, *options, "--retrained", out / "retrained.safetensors", "--json", "--quiet"
+    ).stdout
+    report = pour.AuditReport.from_dict(json.loads(printed))
+    assert report.value("acc_f") == 0
+    assert report.value("cka_f_o", "raw") == pytest.approx(1.0)
+    assert report.line("acc_r").verdict != "no reference"
+    alone = succeed("audit", *files, *options, "--out", tmp_path / "alone.json").stdout
+    assert "no reference" in alone
+    assert not any(line.name.endswith("_r_r") for line in pour.AuditReport.load(tmp_path / "alone.json").lines)
+    assert "out of range" in complaint(run("audit", *files, "--forget", "12", "--data", "digits"))
 
 
 BAD_FORGETS = [
@@ -208,6 +224,7 @@ def test_bad_use(trained, tmp_path):
     assert "learning rate" in complaint(run("train", "--lr", "-1", "--out", out))
     assert "not a device" in complaint(run("train", "--device", "gpu please", "--out", out))
     assert "no recipe" in complaint(run("train", "--recipe", "slow", "--out", out))
+    assert "no experiment" in complaint(run("bench", "imagenet", "--out", tmp_path / "b"))
     assert "not written by pour" in complaint(run("history", _plain_safetensors(tmp_path)))
     missing = run("unlearn", trained, "--forget", "3")
     assert missing.returncode == 2
