@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import textwrap
 import threading
 import unicodedata
 from dataclasses import dataclass
@@ -174,7 +175,10 @@ class Style:
         """Put what a reader must know to read the figure under it, such as how many points were left out."""
         if not sentences:
             return None
-        return figure.supxlabel(" ".join(sentences), fontsize=6.5, color=self.muted, x=0.01, ha="left")
+        # A letter of this size is about 0.046 inches wide; a narrow figure takes more than one line.
+        letters = max(20, int(figure.get_figwidth() / 0.046))
+        text = textwrap.fill(" ".join(sentences), width=letters)
+        return figure.supxlabel(text, fontsize=6.5, color=self.muted, x=0.01, ha="left")
 
     def name_places(self, axes: Axes, names: Sequence[str], forgotten: Collection[int], *, width: float) -> None:
         """Name the places 0, 1, ... across, slanted where they would run into each other.
