@@ -41,7 +41,8 @@ def make_app(arguments: list[str]) -> typer.Typer:
     """The application, with the flags of the method that ``arguments`` name."""
     app = typer.Typer(
         name="pour",
-        help="Make a trained vision model forget classes, and prove how well it did. Start with: pour demo",
+        help="Make a trained vision model forget classes, and prove how well it did. In five minutes: pour demo, "
+        "then pour train, pour unlearn, and pour audit --report.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )

@@ -49,7 +49,7 @@ def audit(
     precision: PrecisionFlag = None,
     quiet: Quiet = False,
 ) -> None:
-    """Measure what an unlearned model still knows, read against a retrained one."""
+    """What an unlearned model still knows; --report writes a page."""
     from pour.auditing import is_first_process
     from pour.data.splits import Splits
 

@@ -48,7 +48,7 @@ def bench(
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
-    """Regenerate a table of the paper; goes on where it was stopped."""
+    """Make a table of the paper again; resumes where it stopped."""
     from pour.bench import (
         export_store,
         get_experiment,
@@ -96,7 +96,10 @@ def table(
     columns: Annotated[list[str] | None, typer.Option(help="Only this column; may be given several times.")] = None,
     out: Annotated[Path | None, typer.Option(help="A file to write instead of printing.")] = None,
 ) -> None:
-    """Mean and deviation over seeds, grouped by the data that a method may see."""
+    """A benchmark's results: rich, markdown, LaTeX or CSV.
+
+    Mean and deviation over seeds, grouped by the data that a method may see.
+    """
     from pour.bench import make_table, render, show_table
 
     found = make_table(folder, forget=forget or None, columns=columns or None, against=against)
@@ -128,7 +131,10 @@ def tune(
     precision: PrecisionFlag = None,
     quiet: Quiet = False,
 ) -> None:
-    """The same small budget for every method; never on a class or seed that a table reports."""
+    """The same small tuning budget for every method.
+
+    Never on a class or seed that a table reports.
+    """
     from pour.bench import tune_experiment
 
     folder = out or Path("runs") / f"{experiment}-tuning"

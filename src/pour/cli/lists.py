@@ -12,7 +12,7 @@ __all__ = ["datasets", "methods", "models"]
 
 
 def methods() -> None:
-    """The unlearning methods: what data each needs, what it costs, where it comes from."""
+    """The methods, with the data, cost and paper of each."""
     table = Table("method", "needs", "cost", "paper", "what it does")
     for info in pour.list_methods():
         table.add_row(info.name, ", ".join(info.needs) or "nothing", info.cost, info.paper, info.summary)
@@ -20,7 +20,7 @@ def methods() -> None:
 
 
 def datasets(root: Root = None) -> None:
-    """The datasets, and which are present under the data folder."""
+    """The datasets, and which of them are present."""
     from pour.data.registry import data_root
 
     table = Table("dataset", "task", "present", "licence", "what", title=f"under {data_root(root)}")

@@ -20,7 +20,7 @@ def demo(
     show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """The whole story on scikit-learn's digits, in under a minute: models, audits and a report."""
+    """The whole story on digits, in under a minute, with a report."""
     from pour.bench.demo import run_demo
 
     page = run_demo(out, forget=forget, seed=seed, progress=not quiet, console=Console(quiet=quiet))

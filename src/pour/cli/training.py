@@ -45,7 +45,10 @@ def train(
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a classifier; with --without, the retrained reference. A killed run goes on when started again."""
+    """Train a model; with --without, the retrained reference.
+
+    A killed run goes on when the same command is started again.
+    """
     from pour._circumstances import circumstances
     from pour.training import Run, describe_classifier, get_recipe, train_classifier
 
@@ -109,7 +112,10 @@ def unlearn(
     *,
     options: dict[str, Any],
 ) -> None:
-    """Forget classes with any method; --method NAME --help lists that method's own options."""
+    """Forget classes with any method.
+
+    --method NAME --help lists that method's own options.
+    """
     from pour.data.splits import Splits
     from pour.methods import make_method, request_of
 
@@ -143,7 +149,7 @@ def history(
     file: Annotated[Path, typer.Argument(help="A file from pour.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """What a model has forgotten, how, and the digests of its weights before and after."""
+    """What a model has forgotten, and how."""
     from pour.models import read_header
 
     header = read_header(file)
