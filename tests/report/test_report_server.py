@@ -198,7 +198,13 @@ def test_bad_folder_and_port(runs: Path, tmp_path: Path) -> None:
 
 def test_serve_ends_cleanly_when_interrupted(runs: Path) -> None:
     code = "import sys; from pour.report import serve; serve(sys.argv[1], ready=lambda url: print(url, flush=True))"
-    process = subprocess.Popen([sys.executable, "-c", code, str(runs)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(runs)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A suite that runs in the background of a shell has its interrupts ignored, and hands that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         assert process.stdout is not None
         port = urlsplit(process.stdout.readline().decode().strip()).port
