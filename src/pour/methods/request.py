@@ -26,12 +26,11 @@ if TYPE_CHECKING:
     from pour.training.recipes import Recipe
     from pour.training.run import Run
 
-__all__ = ["AccessError", "Batches", "ForgetRequest", "Granted", "Images", "Need"]
+__all__ = ["AccessError", "ForgetRequest", "Granted", "Images", "Need"]
 
 Need = Literal["forget", "retain", "validation", "build"]
 """What a method may ask for: images of the forgotten or retained classes, held-out images, a fresh model."""
 
-Batches = "ImageSplit | Iterable[tuple[Tensor, Tensor]]"
 _EVALUATION_BATCH = 1000
 
 

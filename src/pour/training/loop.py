@@ -223,7 +223,6 @@ class _LossReader:
         self._log = log
         self._recipe = recipe
         self._total = total
-        self._run = run
         self._bar = bar
         self._guard = DivergenceGuard()
         self._judge(log.losses, first=0)

@@ -1,0 +1,76 @@
+"""What makes POUR-D POUR-D."""
+
+import warnings
+
+import pytest
+import torch
+
+import pour
+import pour.models.surgery
+from pour.errors import UsageError
+from pour.methods import ForgetRequest, PourD
+from pour.models.head import find_head
+from pour.models.tap import extract_features
+from pour.training.classifier import evaluation_loader
+from pour.training.run import Run
+
+
+def distilled(model, splits, **options):
+    run = Run(seed=0, device="cpu", progress=False)
+    method = PourD(**({"augment": False, "batch_size": 32, "steps": 100, "lr": 3e-5} | options))
+    student = pour.models.surgery.copy_model(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        method(student, ForgetRequest.of(splits).grant(PourD.needs, name="pour-d"), run)
+    return student, run
+
+
+def test_features_of_forget_images_move_to_the_projected_originals(digits_original, digits_splits):
+    student, run = distilled(digits_original, digits_splits)
+    loader = evaluation_loader(digits_splits.forget_train, run)
+    before, after = (extract_features(model, loader).features.double() for model in (digits_original, student))
+    weight = find_head(digits_original).weight[list(digits_splits.forgotten)].double()
+    target = before - before @ weight.T @ weight / weight.square().sum()
+    start, end = ((features - target).square().sum(dim=1).mean().item() for features in (before, after))
+    assert run.history[0]["initial_loss"] == pytest.approx(start, rel=1e-4)
+    assert end < 0.05 * start
+
+
+def test_head_and_batch_norm_statistics_stay_while_the_encoder_moves(digits_original, digits_splits):
+    student, _ = distilled(digits_original, digits_splits, steps=5)
+    old, new = digits_original.state_dict(), student.state_dict()
+    moved = {name for name in old if not torch.equal(old[name], new[name])}
+    assert moved
+    assert not any(name.startswith("head.") or "running" in name or "num_batches" in name for name in moved)
+    assert all(parameter.requires_grad for parameter in student.parameters())
+
+
+def test_the_rate_follows_the_initial_loss(digits_original, digits_splits):
+    _, run = distilled(digits_original, digits_splits, steps=1, lr=None)
+    assert run.history[0]["lr"] == pytest.approx(2.4e-3 / run.history[0]["initial_loss"])
+
+
+def test_a_run_that_did_not_forget_warns(digits_original, digits_splits):
+    with pytest.warns(UserWarning, match="still classifies"):
+        pour.unlearn(
+            digits_original,
+            ForgetRequest.of(digits_splits),
+            method="pour-d",
+            steps=1,
+            lr=1e-9,
+            device="cpu",
+            progress=False,
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"direction": "x"}, "weights, means or given"),
+        ({"direction": "given"}, "belong together"),
+        ({"layer_decay": 0.0}, "layer_decay"),
+    ],
+)
+def test_bad_options(options, words):
+    with pytest.raises(UsageError, match=words):
+        PourD(**options)
