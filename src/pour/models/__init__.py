@@ -20,6 +20,7 @@ from pour.models.history import (
 )
 from pour.models.normalize import Normalize
 from pour.models.output import scores_of
+from pour.models.pretrained import PRETRAINED, pretrained_weights, write_pretrained
 from pour.models.projected import ForgottenLogit, ProjectedHead, masked_score
 from pour.models.registry import ModelInfo, build_model, list_models
 from pour.models.resnet import ResNet
@@ -28,6 +29,7 @@ from pour.models.tap import Features, Tap, extract_features, tap_features, to_un
 from pour.models.wrapper import NormalizedModel
 
 __all__ = [
+    "PRETRAINED",
     "Architecture",
     "ClassRequest",
     "Direction",
@@ -58,6 +60,7 @@ __all__ = [
     "list_models",
     "load",
     "masked_score",
+    "pretrained_weights",
     "read_header",
     "read_state_dict",
     "resolve_classes",
@@ -67,4 +70,5 @@ __all__ = [
     "set_class_names",
     "tap_features",
     "to_unit",
+    "write_pretrained",
 ]
