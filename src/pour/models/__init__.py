@@ -5,6 +5,8 @@
 
 from pour.models.checkpoint import Header, Projection, load, read_header, save
 from pour.models.classes import ClassRequest, resolve_classes
+from pour.models.concepts import ConceptDirection, concept_directions, forget_concepts
+from pour.models.dual import embed_images, find_image_projection, text_encoder
 from pour.models.folding import fold
 from pour.models.forgetting import Direction, forget
 from pour.models.head import Example, Head, evaluating, find_head
@@ -18,6 +20,7 @@ from pour.models.history import (
     set_architecture,
     set_class_names,
 )
+from pour.models.imagetext import ImageTextEncoder
 from pour.models.normalize import Normalize
 from pour.models.output import scores_of
 from pour.models.pretrained import PRETRAINED, pretrained_weights, write_pretrained
@@ -26,18 +29,24 @@ from pour.models.registry import ModelInfo, build_model, list_models
 from pour.models.resnet import ResNet
 from pour.models.state import digest, read_state_dict
 from pour.models.tap import Features, Tap, extract_features, tap_features, to_unit
+from pour.models.text import CAPTIONS, PROMPTS, TextEncoder, TextTable, minilm_encoder, prompt_embeddings
 from pour.models.wrapper import NormalizedModel
+from pour.models.zeroshot import TextHead, ZeroShotClassifier, zero_shot_classifier
 
 __all__ = [
+    "CAPTIONS",
     "PRETRAINED",
+    "PROMPTS",
     "Architecture",
     "ClassRequest",
+    "ConceptDirection",
     "Direction",
     "Example",
     "Features",
     "ForgottenLogit",
     "Head",
     "Header",
+    "ImageTextEncoder",
     "ModelInfo",
     "Normalize",
     "NormalizedModel",
@@ -46,21 +55,31 @@ __all__ = [
     "Record",
     "ResNet",
     "Tap",
+    "TextEncoder",
+    "TextHead",
+    "TextTable",
+    "ZeroShotClassifier",
     "add_record",
     "architecture",
     "build_model",
     "class_names",
+    "concept_directions",
     "copy_card",
     "digest",
+    "embed_images",
     "evaluating",
     "extract_features",
     "find_head",
+    "find_image_projection",
     "fold",
     "forget",
+    "forget_concepts",
     "list_models",
     "load",
     "masked_score",
+    "minilm_encoder",
     "pretrained_weights",
+    "prompt_embeddings",
     "read_header",
     "read_state_dict",
     "resolve_classes",
@@ -69,6 +88,8 @@ __all__ = [
     "set_architecture",
     "set_class_names",
     "tap_features",
+    "text_encoder",
     "to_unit",
     "write_pretrained",
+    "zero_shot_classifier",
 ]

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from pour._files import atomic_path, refuse_to_overwrite
 from pour._version import __version__
 from pour.errors import PourError, UsageError
+from pour.geometry.projector import Projector
 from pour.models import history as cards
+from pour.models.embedding import ProjectedEmbedding
 from pour.models.head import find_head
 from pour.models.projected import ForgottenLogit, ProjectedHead, projector_of_state
 from pour.models.registry import load_plain, rebuild
@@ -36,13 +38,15 @@ _SEAL = "pour_sha256"
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
-    """A projector in front of a head."""
+    """A projector in front of a head, or behind the layer of an image embedding."""
 
     head: str
-    """Dotted name of the head."""
+    """Dotted name of the head, or of that layer."""
     rank: int
     forgotten: tuple[int, ...]
     logit: ForgottenLogit
+    behind: bool = False
+    """Whether the projector works on the layer's output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +136,12 @@ def save(
             Projection(
                 head=name,
                 rank=module.projector.rank,
-                forgotten=module.forgotten,
-                logit=module.forgotten_logit,
+                forgotten=module.forgotten if isinstance(module, ProjectedHead) else (),
+                logit=module.forgotten_logit if isinstance(module, ProjectedHead) else "keep",
+                behind=isinstance(module, ProjectedEmbedding),
             )
             for name, module in model.named_modules()
-            if isinstance(module, ProjectedHead)
+            if isinstance(module, ProjectedHead | ProjectedEmbedding)
         ),
         aliases=aliases,
         digest=digest(state),
@@ -267,6 +272,8 @@ def _with_projectors(model: nn.Module, header: Header, state: Mapping[str, Tenso
     """Make the projected heads of ``model`` those of the file."""
     for projected in [module for module in model.modules() if isinstance(module, ProjectedHead)]:
         model = swap_module(model, projected, projected.head)
+    for behind in [module for module in model.modules() if isinstance(module, ProjectedEmbedding)]:
+        model = swap_module(model, behind, behind.layer)
     for entry in header.projections:
         try:
             place = model.get_submodule(entry.head)
@@ -276,8 +283,10 @@ def _with_projectors(model: nn.Module, header: Header, state: Mapping[str, Tenso
                 f"{source} is for another architecture than this {type(model).__name__}, which has no head "
                 f"{entry.head!r}; give the model that it was saved from."
             ) from error
-        projected = ProjectedHead(place, projector, forgotten=entry.forgotten, forgotten_logit=entry.logit).to(
-            next(place.parameters()).device
-        )
-        model = swap_module(model, place, projected)
+        layer: nn.Module
+        if entry.behind and isinstance(projector, Projector):
+            layer = ProjectedEmbedding(place, projector)
+        else:
+            layer = ProjectedHead(place, projector, forgotten=entry.forgotten, forgotten_logit=entry.logit)
+        model = swap_module(model, place, layer.to(next(place.parameters()).device))
     return model

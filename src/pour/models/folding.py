@@ -1,4 +1,4 @@
-"""Merging a projector into the head: a plain model again."""
+"""Merging a projector into the head, or into a dual encoder's visual projection: a plain model again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pour.errors import UsageError
 from pour.geometry.eraser import Eraser
 from pour.geometry.projector import Projector
 from pour.models import history as cards
+from pour.models.dualfold import is_text_head, merge_into_encoder, projection_behind
+from pour.models.embedding import ProjectedEmbedding
 from pour.models.projected import ProjectedHead, masked_score
 from pour.models.state import digest
 from pour.models.surgery import copy_model, swap_module
@@ -27,9 +29,13 @@ def fold(model: nn.Module) -> nn.Module:
     A masked class becomes a zero row with a large negative bias, a class at "zero" a zero row with bias 0. The product
     is taken in float64 and rounded once to the head's dtype. The history gets an entry "fold".
 
+    Where the embedding of a dual encoder was projected, ``P W`` takes the place of its visual projection instead, so
+    that the image encoder itself has forgotten.
+
     Raises:
         UsageError: There is no projector; a mask needs a bias that the head does not have; or the head's weight is
-            computed (weight norm) or shared with another layer, so that it cannot be set.
+            computed (weight norm) or shared with another layer, so that it cannot be set; or an image embedding does
+            not end in a linear map (SigLIP).
 
     Example:
         >>> from pour.models.forgetting import forget
@@ -40,15 +46,22 @@ def fold(model: nn.Module) -> nn.Module:
     """
     start = time.perf_counter()
     model = cards.unwrap(model)
-    names = [name for name, module in model.named_modules() if isinstance(module, ProjectedHead)]
+    names = [name for name, module in model.named_modules() if isinstance(module, ProjectedHead | ProjectedEmbedding)]
     if not names:
         raise UsageError("The model has no projector to fold; call pour.forget on it first.")
     for name in names:
         _check_foldable(model, name)
     result = copy_model(model)
     for projected in [module for module in result.modules() if isinstance(module, ProjectedHead)]:
-        _merge(projected)
+        if is_text_head(projected):
+            merge_into_encoder(result, projected)
+            _set_forgotten(projected)
+        else:
+            _merge(projected)
         result = swap_module(result, projected, projected.head)
+    for behind in [module for module in result.modules() if isinstance(module, ProjectedEmbedding)]:
+        merge_into_encoder(result, behind)
+        result = swap_module(result, behind, behind.layer)
     cards.add_record(
         result,
         cards.Record(
@@ -64,6 +77,9 @@ def fold(model: nn.Module) -> nn.Module:
 
 def _check_foldable(model: nn.Module, name: str) -> None:
     projected = model.get_submodule(name)
+    if isinstance(projected, ProjectedEmbedding) or (isinstance(projected, ProjectedHead) and is_text_head(projected)):
+        projection_behind(model, projected)
+        return
     if not isinstance(projected, ProjectedHead):
         return
     layer = projected.head
@@ -135,8 +151,15 @@ def _merge(projected: ProjectedHead) -> None:
         noise = torch.linalg.vector_norm(folded, dim=1) <= tolerance * torch.linalg.vector_norm(wide, dim=1)
         folded[noise] = 0
         rows.copy_(folded.view_as(rows))
+    _set_forgotten(projected)
+
+
+@torch.no_grad()
+def _set_forgotten(projected: ProjectedHead) -> None:
+    """Write the forgotten classes' scores, masked or zero, into the head's own parameters."""
     if projected.forgotten_logit == "keep" or not projected.forgotten:
         return
+    weight, bias = projected.head.weight, projected.head.bias
     chosen = list(projected.forgotten)
     weight[chosen] = 0
     if bias is not None:

@@ -13,6 +13,8 @@ from pour.geometry.fitter import ProjectorFitter
 from pour.geometry.projector import Projector
 from pour.models import history as cards
 from pour.models.classes import ClassRequest, resolve_classes
+from pour.models.dual import find_image_projection
+from pour.models.dualforget import forget_embedding
 from pour.models.head import Example, Head, evaluating, find_head
 from pour.models.projected import ForgottenLogit, ProjectedHead
 from pour.models.state import digest, tensor_digest
@@ -46,10 +48,11 @@ def forget(
     In front of the head goes :math:`P = I - Q^\top Q`, with Q an orthonormal basis of the directions, so that the
     scores are ``W P z + b``. The encoder is not changed, and neither is the model passed in. A later request on the
     result adds to its projector: first 0, then 3, gives the same P as both at once. A ``torch.compile`` or parallel
-    wrapper is taken off.
+    wrapper is taken off. In a dual encoder (CLIP, SigLIP) the projector goes behind the visual projection, before the
+    embedding is normalised.
 
     Args:
-        model: Any classifier with a linear or 1x1-convolution head.
+        model: Any classifier with a linear or 1x1-convolution head, or a dual encoder.
         classes: Indices or names of the classes to forget; at least two classes must remain.
         directions: Directions to remove instead, (k, d) or (d,), such as text embeddings. ``classes`` then only says
             which scores ``forgotten_logit`` is about.
@@ -73,6 +76,13 @@ def forget(
     _check_choice("forgotten_logit", forgotten_logit, get_args(ForgottenLogit))
     _check_sources(direction, directions, data)
     model = cards.unwrap(model)
+    if head is None and find_image_projection(model) is not None:
+        if directions is None or classes is not None:
+            raise UsageError(
+                f"A {type(model).__name__} has no classes of its own; give directions= alone (text embeddings), or "
+                "make a classifier of it with pour.models.zero_shot_classifier."
+            )
+        return forget_embedding(model, directions)
     found = find_head(model, head=head, example=example)
     _check_finite(found)
     before = found.module if isinstance(found.module, ProjectedHead) else None

@@ -12,7 +12,14 @@ from pour.models.normalize import Normalize
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["NormalizedModel"]
+__all__ = ["NormalizedModel", "resized"]
+
+
+def resized(images: Tensor, side: int | None) -> Tensor:
+    """Images (N, C, H, W) scaled to ``side`` x ``side``; as they are where that is None."""
+    if side is None or images.shape[-2:] == (side, side):
+        return images
+    return F.interpolate(images, size=(side, side), mode="bilinear", align_corners=False, antialias=True)
 
 
 class NormalizedModel(nn.Module):
@@ -32,9 +39,6 @@ class NormalizedModel(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Scores of ``images``."""
         images = self.normalize(images)
-        if self.resize is not None and images.shape[-2:] != (self.resize, self.resize):
-            size = (self.resize, self.resize)
-            images = F.interpolate(images, size=size, mode="bilinear", align_corners=False, antialias=True)
-        output = self.model(images)
+        output = self.model(resized(images, self.resize))
         scores: Tensor = output if isinstance(output, Tensor) else output.logits
         return scores

@@ -1,0 +1,52 @@
+"""A projector behind the layer that gives an image embedding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from pour.geometry.projector import Projector
+
+__all__ = ["ProjectedEmbedding"]
+
+
+class ProjectedEmbedding(nn.Module):
+    """``P f(x)``: the layer, then the projector, so that the embedding has nothing along the forgotten directions.
+
+    It takes the place of a dual encoder's visual projection (or of the whole image tower where the projection is a
+    bare matrix), before the embedding is normalised. Whatever else is asked of it, the layer answers.
+
+    Args:
+        layer: Gives the embedding (N, d), or a tuple that starts with it.
+        projector: Works on d features.
+
+    Example:
+        >>> import torch
+        >>> from pour.geometry.projector import Projector
+        >>> layer = ProjectedEmbedding(nn.Linear(3, 2), Projector.from_directions(torch.tensor([1.0, 0.0])))
+        >>> layer(torch.ones(1, 3))[0, 0].item()
+        0.0
+    """
+
+    def __init__(self, layer: nn.Module, projector: Projector) -> None:
+        super().__init__()
+        self.layer = layer
+        self.projector: Projector = projector
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the layer gives, its embedding projected."""
+        output = self.layer(*args, **kwargs)
+        if isinstance(output, Tensor):
+            return self.projector(output)
+        return (self.projector(output[0]), *output[1:])
+
+    def __getattr__(self, name: str) -> Any:
+        """The layer's own attributes, such as the image size of an open_clip tower."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name in ("layer", "projector"):
+                raise
+            return getattr(super().__getattr__("layer"), name)
