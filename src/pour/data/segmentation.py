@@ -13,11 +13,13 @@ from pour.data.info import OWN_DATA, DatasetInfo, RemoteFile
 from pour.data.mosaic import read_class_names
 from pour.data.pixels import is_image, open_image, read_pixels, unreadable
 from pour.errors import UsageError
+from pour.models.classes import resolve_classes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pour.data.dataset import ImageArray, LabelArray
+    from pour.models.classes import ClassRequest
 
 __all__ = [
     "CAMVID",
@@ -116,6 +118,15 @@ class SegmentationDataset:
     def num_classes(self) -> int:
         """Number of classes, void not counted."""
         return len(self.classes)
+
+    def indices(self, classes: ClassRequest) -> tuple[int, ...]:
+        """The indices that ``classes`` names; upper and lower case are the same where that is no confusion."""
+        lower = [name.lower() for name in self.classes]
+        given = [classes] if isinstance(classes, str | int) else list(classes)
+        if len(set(lower)) == len(lower):
+            by_lower = dict(zip(lower, self.classes, strict=True))
+            given = [by_lower.get(item.lower(), item) if isinstance(item, str) else item for item in given]
+        return resolve_classes(given, num_classes=self.num_classes, class_names=self.classes)
 
 
 def find_camvid(root: Path) -> Path | None:

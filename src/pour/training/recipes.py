@@ -89,9 +89,12 @@ RECIPES: dict[str, Recipe] = {
         Recipe(name="fast", epochs=60),
         Recipe(name="long", epochs=200),
         Recipe(name="digits", epochs=25, batch_size=64, lr=0.1, weight_decay=5e-3, augment=False),
+        Recipe(name="head", epochs=60, lr=0.5, weight_decay=5e-4, schedule="cosine", augment=False),
+        Recipe(name="scenes", epochs=200, batch_size=16, optimizer="adamw", lr=1e-3, weight_decay=0.02, warmup=0.1),
     )
 }
-"""``fast`` trains a CIFAR network in under a minute, ``long`` for stronger collapse, ``digits`` the demo's network."""
+"""``fast`` trains a CIFAR network in under a minute, ``long`` for stronger collapse, ``digits`` the demo's network,
+``head`` the head of a frozen backbone, ``scenes`` a segmentation network."""
 
 
 def get_recipe(name: str) -> Recipe:
