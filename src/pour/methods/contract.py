@@ -36,6 +36,8 @@ class Method(ABC):
     """The data it reads; reading anything else raises."""
     cost: ClassVar[str] = ""
     """What it costs, in words."""
+    pixelwise: ClassVar[bool] = False
+    """Whether it also works where labels belong to pixels: on segmentation networks."""
 
     @abstractmethod
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import torch
+
 from pour.methods.iterative import IterativeMethod
 from pour.methods.request import Need
 from pour.models.classes import resolve_classes
-from pour.models.head import find_head
-from pour.models.history import class_names, history
-from pour.models.tap import extract_features
+from pour.models.head import evaluating, find_head
+from pour.models.history import class_names, history, unwrap
+from pour.models.output import scores_of
+from pour.models.tap import checked_batches, to_unit
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,6 +52,15 @@ def forgotten_before(model: nn.Module) -> frozenset[int]:
 
 
 def forget_accuracy(model: nn.Module, request: Granted, run: Run) -> float:
-    """The share of un-augmented forget images that ``model`` still classifies as their label says."""
-    seen = extract_features(model, request.forget.once(run), device=run.torch_device)
-    return (seen.scores.argmax(dim=1) == seen.labels).double().mean().item()
+    """The share of un-augmented forget images, or of their labelled pixels, that ``model`` still classifies so."""
+    network = unwrap(model).to(run.torch_device)
+    right = torch.zeros((), dtype=torch.int64, device=run.torch_device)
+    counted = torch.zeros_like(right)
+    with evaluating(network), torch.inference_mode():
+        for images, labels in checked_batches(request.forget.once(run)):
+            scores = scores_of(network(to_unit(images.to(run.torch_device))))
+            labels = labels.to(run.torch_device)
+            right += (scores.argmax(dim=1) == labels).sum()
+            # Pixels that count for nothing have a negative label.
+            counted += (labels >= 0).sum()
+    return int(right) / max(1, int(counted))

@@ -40,6 +40,7 @@ class GradientAscent(ForgetOnlyMethod):
     name: ClassVar[str] = "gradient-ascent"
     paper: ClassVar[str] = "NegGrad (Golatkar et al., CVPR 2020), forget-only as in DELETE (CVPR 2025)"
     cost: ClassVar[str] = "at most 20 epochs of forget images"
+    pixelwise: ClassVar[bool] = True
 
     stop_accuracy: float | None = 0.002
     """Stop before the first epoch at which at most this share of forget images is recognised; None never stops."""
@@ -68,7 +69,9 @@ class GradientAscent(ForgetOnlyMethod):
         def objective(student: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
             losses = F.cross_entropy(scores_of(student(to_unit(images))).float(), labels, reduction="none")
             # Beyond the cap the gradient of the minimum is zero.
-            return -(losses if self.loss_cap is None else losses.clamp(max=self.loss_cap)).mean()
+            losses = losses if self.loss_cap is None else losses.clamp(max=self.loss_cap)
+            # The mean over what has a label: pixels that count for nothing have a loss of 0.
+            return -losses.sum() / (labels >= 0).sum().clamp(min=1)
 
         batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
         self.train(model, _Until(as_epochs(batches, run), forgotten), objective, run, clip=self.clip)

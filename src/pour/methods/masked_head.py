@@ -37,6 +37,7 @@ class MaskedHead(Method):
     paper: ClassVar[str] = "control"
     needs: ClassVar[tuple[Need, ...]] = ()
     cost: ClassVar[str] = "microseconds"
+    pixelwise: ClassVar[bool] = True
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Overwrite the rows in place."""

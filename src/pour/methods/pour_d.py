@@ -13,13 +13,15 @@ from pour.errors import UsageError
 from pour.geometry.fitter import ProjectorFitter
 from pour.geometry.projector import Projector
 from pour.methods.contract import register
+from pour.methods.forget_only import forget_accuracy
 from pour.methods.iterative import IterativeMethod
+from pour.methods.pixels import cell_distance, forgotten_cells, survey_cells
 from pour.methods.request import Need
+from pour.methods.teachers import frozen_copy
 from pour.models.classes import resolve_classes
 from pour.models.head import find_head
 from pour.models.history import class_names
 from pour.models.projected import ProjectedHead
-from pour.models.surgery import copy_model
 from pour.models.tap import extract_features, tap_features, to_unit
 from pour.training.schedule import Schedule
 
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
     from pour.methods.request import Granted
     from pour.models.head import Head
-    from pour.models.tap import Features
     from pour.training.run import Run
 
 __all__ = ["PourD"]
@@ -55,6 +56,7 @@ class PourD(IterativeMethod):
     paper: ClassVar[str] = "POUR (Le et al., CVPR 2026)"
     needs: ClassVar[tuple[Need, ...]] = ("forget",)
     cost: ClassVar[str] = "400 steps on forget images"
+    pixelwise: ClassVar[bool] = True
 
     lr: float | None = None
     """The highest learning rate; None takes 2.4e-3 over the initial loss."""
@@ -68,6 +70,8 @@ class PourD(IterativeMethod):
     """The directions to project out, (k, d), with direction="given"."""
     layer_decay: float = 1.0
     """Factor of the learning rate from each layer of the network to the one before it; 1 trains all alike."""
+    other_pixels: Literal["project", "keep", "ignore"] = "project"
+    """On scenes, the target of the pixels around the class: project (P theta, as on it), keep (theta) or ignore."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,6 +79,8 @@ class PourD(IterativeMethod):
             raise UsageError(f"direction must be weights, means or given, but is {self.direction!r}.")
         if (self.direction == "given") != (self.directions is not None):
             raise UsageError('direction="given" and directions= (k x d) belong together; pass both or neither.')
+        if self.other_pixels not in ("project", "keep", "ignore"):
+            raise UsageError(f"other_pixels must be project, keep or ignore, but is {self.other_pixels!r}.")
         if not 0 < self.layer_decay <= 1:
             raise UsageError(f"layer_decay must be above 0 and at most 1, but is {self.layer_decay}.")
 
@@ -84,10 +90,8 @@ class PourD(IterativeMethod):
         if isinstance(head.module, ProjectedHead):
             raise UsageError("pour-d trains the encoder of a plain model; fold the projected model first (pour.fold).")
         classes = resolve_classes(request.classes, num_classes=head.num_classes, class_names=class_names(model))
-        seen = extract_features(model, request.forget.once(run), device=run.torch_device)
-        projector = self._projector(head, seen, classes)
-        teacher = copy_model(model).to(run.torch_device).eval().requires_grad_(False)
-        initial = (seen.features - projector(seen.features, dim=head.dim)).square().flatten(1).sum(1).mean().item()
+        projector, initial = self._target(model, head, classes, request, run)
+        teacher = frozen_copy(model, run)
         lr = self.lr if self.lr is not None else _RATE_TIMES_LOSS / max(initial, torch.finfo(torch.float32).tiny)
         run.log(0, initial_loss=initial, lr=lr)
 
@@ -100,9 +104,14 @@ class PourD(IterativeMethod):
                 images = to_unit(images)
                 with torch.no_grad():
                     teacher(images)
-                    target = projector(teacher_tap.features.float(), dim=head.dim)
+                    before = teacher_tap.features.float()
+                    target = projector(before, dim=head.dim)
                 student(images)
-                loss: Tensor = (tap.features.float() - target).square().flatten(1).sum(1).mean()
+                after = tap.features.float()
+                if request.pixelwise:
+                    cells = forgotten_cells(model, labels, classes, (after.shape[2], after.shape[3]))
+                    return self._pixel_loss(after, target, before, cells)
+                loss: Tensor = (after - target).square().flatten(1).sum(1).mean()
                 return loss
 
             batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
@@ -112,14 +121,35 @@ class PourD(IterativeMethod):
         self._judge(model, request, run)
         return model
 
-    def _projector(self, head: Head, seen: Features, classes: tuple[int, ...]) -> Projector:
+    def _pixel_loss(self, after: Tensor, target: Tensor, before: Tensor, cells: Tensor) -> Tensor:
+        """The class's cells and the others weigh the same in all, however few the class has."""
+        loss = cell_distance(after, target, cells)
+        if self.other_pixels == "ignore":
+            return loss
+        return loss + cell_distance(after, target if self.other_pixels == "project" else before, 1 - cells)
+
+    def _target(
+        self, model: nn.Module, head: Head, classes: tuple[int, ...], request: Granted, run: Run
+    ) -> tuple[Projector, float]:
+        """The projector, and the loss before the first step."""
+        if request.pixelwise:
+            survey = survey_cells(model, head, request.forget.once(run), classes, run)
+            projector = self._projector(head, classes, survey.fitter).to(run.torch_device)
+            return projector, survey.removed(projector)
+        features, labels = _seen(model, request, run)
+        maps = features.movedim(head.dim, -1)
+        pooled = maps.flatten(1, -2).mean(dim=1) if maps.ndim > 2 else maps
+        fitter = ProjectorFitter(classes=list(classes)).update(pooled, labels) if self.direction == "means" else None
+        projector = self._projector(head, classes, fitter).to(features.device)
+        removed = features - projector(features, dim=head.dim)
+        return projector, removed.square().flatten(1).sum(1).mean().item()
+
+    def _projector(self, head: Head, classes: tuple[int, ...], means: ProjectorFitter | None) -> Projector:
         if self.directions is not None:
-            return Projector.from_directions(self.directions.to(seen.features))
-        if self.direction == "weights":
-            return Projector.from_directions(head.weight[list(classes)]).to(seen.features.device)
-        features = seen.features.movedim(head.dim, -1)
-        pooled = features.flatten(1, -2).mean(dim=1) if features.ndim > 2 else features
-        return ProjectorFitter(classes=list(classes)).update(pooled, seen.labels).projector.to(features.device)
+            return Projector.from_directions(self.directions.float())
+        if self.direction == "means" and means is not None:
+            return means.projector
+        return Projector.from_directions(head.weight[list(classes)])
 
     def _lr_factor(self, model: nn.Module) -> Callable[[str], float] | None:
         """Layer-wise rates: modules that own parameters, in order, the last at the full rate."""
@@ -135,12 +165,17 @@ class PourD(IterativeMethod):
         return {**super().options(), "directions": shape}
 
     def _judge(self, model: nn.Module, request: Granted, run: Run) -> None:
-        after = extract_features(model, request.forget.once(run), device=run.torch_device)
-        accuracy = (after.scores.argmax(dim=1) == after.labels).double().mean().item()
+        accuracy = forget_accuracy(model, request, run)
         run.log(len(run.history), forget_accuracy=accuracy)
         if accuracy > _ACCEPTED_FORGET_ACCURACY:
+            what = "pixels" if request.pixelwise else "images"
             warnings.warn(
-                f"pour-d still classifies {accuracy:.1%} of the forget images as before (at most "
+                f"pour-d still classifies {accuracy:.1%} of the forget {what} as before (at most "
                 f"{_ACCEPTED_FORGET_ACCURACY:.1%} is accepted); raise steps or lr.",
                 stacklevel=3,
             )
+
+
+def _seen(model: nn.Module, request: Granted, run: Run) -> tuple[Tensor, Tensor]:
+    seen = extract_features(model, request.forget.once(run), device=run.torch_device)
+    return seen.features, seen.labels

@@ -32,6 +32,7 @@ class PourP(Method):
     paper: ClassVar[str] = "POUR (Le et al., CVPR 2026)"
     needs: ClassVar[tuple[Need, ...]] = ()
     cost: ClassVar[str] = "milliseconds"
+    pixelwise: ClassVar[bool] = True
 
     forgotten_logit: ForgottenLogit = "mask"
     """The forgotten class's own score: mask (never predicted), keep (as printed in the paper) or zero."""

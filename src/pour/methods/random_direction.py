@@ -37,6 +37,7 @@ class RandomDirection(Method):
     paper: ClassVar[str] = "control"
     needs: ClassVar[tuple[Need, ...]] = ()
     cost: ClassVar[str] = "milliseconds"
+    pixelwise: ClassVar[bool] = True
 
     forgotten_logit: ForgottenLogit = "keep"
     """The forgotten class's own score: mask (never predicted), keep or zero."""

@@ -12,10 +12,12 @@ import torch
 from pour.data.augment import Augment
 from pour.data.dataset import ImageSplit
 from pour.data.loader import DeviceLoader
+from pour.data.scene_loader import SceneAugment, SceneLoader
+from pour.data.scenes import Scenes
 from pour.errors import PourError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import Tensor, nn
 
@@ -32,6 +34,8 @@ Need = Literal["forget", "retain", "validation", "build"]
 """What a method may ask for: images of the forgotten or retained classes, held-out images, a fresh model."""
 
 _EVALUATION_BATCH = 1000
+# An image with a label to a pixel fills memory as a thousand small ones do.
+_SCENES_AT_ONCE = 16
 
 
 class AccessError(PourError):
@@ -39,21 +43,32 @@ class AccessError(PourError):
 
 
 class Images:
-    """Images of a request: a split of ours, or the user's own batches.
+    """Images of a request: a split of ours, scenes with a label to each pixel, or the user's own batches.
 
-    A split is shuffled, cropped and mirrored on the device; the user's batches are used as they come.
+    Splits and scenes are shuffled, cropped and mirrored on the device; the user's batches are used as they come.
     """
 
-    def __init__(self, source: ImageSplit | Iterable[tuple[Tensor, Tensor]], *, mirrors: bool = True) -> None:
+    def __init__(self, source: ImageSplit | Scenes | Iterable[tuple[Tensor, Tensor]], *, mirrors: bool = True) -> None:
         self._source = source
         self._mirrors = mirrors
         if isinstance(source, ImageSplit) and not len(source):
             raise UsageError("The request holds a split without images; check the classes to forget.")
-        if not isinstance(source, ImageSplit) and iter(source) is source:
+        if not isinstance(source, ImageSplit | Scenes) and iter(source) is source:
             raise UsageError("The request needs batches that can be read more than once, such as a DataLoader.")
 
     def training(self, run: Run, *, batch_size: int, augment: bool = True, salt: int = 0) -> Epochs | Any:
         """Shuffled full batches for training; ``salt`` tells apart two loaders of the same run."""
+        seed = int(np.random.SeedSequence([run.seed, salt]).generate_state(1)[0]) if salt else run.seed
+        if isinstance(self._source, Scenes):
+            return SceneLoader(
+                self._source,
+                batch_size=batch_size,
+                device=run.torch_device,
+                seed=seed,
+                shuffle=True,
+                augment=SceneAugment(flip=self._mirrors) if augment else None,
+                drop_last=True,
+            )
         if not isinstance(self._source, ImageSplit):
             return self._source
         side = self._source.image_shape[0]
@@ -62,7 +77,7 @@ class Images:
             self._source.labels,
             batch_size=batch_size,
             device=run.torch_device,
-            seed=int(np.random.SeedSequence([run.seed, salt]).generate_state(1)[0]) if salt else run.seed,
+            seed=seed,
             shuffle=True,
             augment=Augment.for_images(side, flip=self._mirrors) if augment else None,
             drop_last=True,
@@ -70,6 +85,9 @@ class Images:
 
     def once(self, run: Run, *, batch_size: int = _EVALUATION_BATCH) -> Iterable[tuple[Tensor, Tensor]]:
         """Every image once, as it is, in order."""
+        if isinstance(self._source, Scenes):
+            size = min(batch_size, _SCENES_AT_ONCE)
+            return SceneLoader(self._source, batch_size=size, device=run.torch_device)
         if not isinstance(self._source, ImageSplit):
             return self._source
         return DeviceLoader(self._source.images, self._source.labels, batch_size=batch_size, device=run.torch_device)
@@ -77,7 +95,7 @@ class Images:
     def sample(self, count: int, run: Run, *, batch_size: int = _EVALUATION_BATCH) -> Iterable[tuple[Tensor, Tensor]]:
         """About ``count`` images, evenly over the classes, drawn with the run's seed; all where there are fewer."""
         if not isinstance(self._source, ImageSplit):
-            return _first(self._source, count)
+            return _first(self.once(run), count)
         labels = self._source.labels
         rng = np.random.default_rng(run.seed)
         classes = np.unique(labels)
@@ -89,7 +107,7 @@ class Images:
     @property
     def count(self) -> int | None:
         """How many images, where that is known beforehand."""
-        return len(self._source) if isinstance(self._source, ImageSplit) else None
+        return len(self._source) if isinstance(self._source, ImageSplit | Scenes) else None
 
     @property
     def labels(self) -> LabelArray | None:
@@ -141,7 +159,8 @@ def _first(batches: Iterable[tuple[Tensor, Tensor]], count: int) -> Iterable[tup
 class ForgetRequest:
     """What to forget, and the data that may be used for it.
 
-    ``forget``, ``retain`` and ``validation`` are splits of ours or batches of (images, labels), such as a DataLoader.
+    ``forget``, ``retain`` and ``validation`` are splits of ours, scenes (for segmentation), or batches of (images,
+    labels), such as a DataLoader.
 
     Example:
         >>> request = ForgetRequest(classes=[0])
@@ -152,11 +171,11 @@ class ForgetRequest:
 
     classes: ClassRequest
     """The classes to forget, by index or name."""
-    forget: ImageSplit | Iterable[tuple[Tensor, Tensor]] | None = None
+    forget: ImageSplit | Scenes | Iterable[tuple[Tensor, Tensor]] | None = None
     """Training images of those classes."""
-    retain: ImageSplit | Iterable[tuple[Tensor, Tensor]] | None = None
+    retain: ImageSplit | Scenes | Iterable[tuple[Tensor, Tensor]] | None = None
     """Training images of the other classes."""
-    validation: ImageSplit | Iterable[tuple[Tensor, Tensor]] | None = None
+    validation: ImageSplit | Scenes | Iterable[tuple[Tensor, Tensor]] | None = None
     """Images that were not trained on."""
     build: Callable[[], nn.Module] | None = None
     """Makes a freshly initialised model of the same architecture."""
@@ -179,6 +198,20 @@ class ForgetRequest:
             recipe=recipe,
             mirrors=splits.mirrors,
         )
+
+    @classmethod
+    def of_scenes(cls, scenes: Scenes, classes: Sequence[int]) -> ForgetRequest:
+        """The request to forget classes of a segmentation network, from training scenes that may show them.
+
+        Only images that show one of ``classes`` are on offer, and in them only the labels of those pixels: nothing says
+        what the other pixels are.
+        """
+        return cls(classes=list(classes), forget=scenes.containing(classes).only(classes))
+
+    @property
+    def pixelwise(self) -> bool:
+        """Whether labels belong to pixels."""
+        return isinstance(self.forget, Scenes)
 
     def grant(self, needs: tuple[Need, ...], *, name: str) -> Granted:
         """What the method ``name`` may see, having declared ``needs``."""
@@ -226,6 +259,11 @@ class Granted:
         """Makes a freshly initialised model."""
         build: Callable[[], nn.Module] = self._read("build")
         return build
+
+    @property
+    def pixelwise(self) -> bool:
+        """Whether labels belong to pixels."""
+        return self._request.pixelwise
 
     @property
     def recipe(self) -> Recipe | None:

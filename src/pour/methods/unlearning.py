@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pour.errors import UsageError
-from pour.methods.contract import Method, get_method
+from pour.methods.contract import Method, get_method, list_methods
 from pour.methods.request import ForgetRequest
 from pour.models import history as cards
 from pour.models.classes import resolve_classes
@@ -117,6 +117,9 @@ def unlearn(
     head = find_head(original)
     names = cards.class_names(original)
     classes = resolve_classes(request.classes, num_classes=head.num_classes, class_names=names)
+    if request.pixelwise and not method.pixelwise:
+        able = ", ".join(info.name for info in list_methods() if get_method(info.name).pixelwise)
+        raise UsageError(f"{method.name} takes a label to an image, not to a pixel; on scenes use one of {able}.")
     granted = request.grant(method.needs, name=method.name)
     granted.check()
 
