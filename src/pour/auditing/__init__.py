@@ -8,6 +8,7 @@ from pour.auditing.processes import gather_rows, is_first_process, join_processe
 from pour.auditing.reading import Reading
 from pour.auditing.relearning import Relearning, RelearningCurve, relearn
 from pour.auditing.report import AuditedData, AuditedModel, AuditReport, Comparison, Difference, Line
+from pour.auditing.segmentation import audit_segmentation
 from pour.auditing.verdict import Measure, Verdict, measure_of
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Tapper",
     "Verdict",
     "audit",
+    "audit_segmentation",
     "gather_rows",
     "is_first_process",
     "join_processes",

@@ -45,6 +45,8 @@ SYMBOLS = (
 
 _SHARE = r"\frac{1}{| D_%s |} \sum_{(x,y) ∈ D_%s} 1 [ f(x) = y ]"
 _CKA = r"CKA_%s(%s) = \frac{‖ Z_u^T Z_%s ‖_F^2}{‖ Z_u^T Z_u ‖_F ‖ Z_%s^T Z_%s ‖_F}"
+_CLASS_IOU = r"IoU_c = \frac{n_{c c}}{\sum_j n_{c j} + \sum_i n_{i c} - n_{c c}}"
+_IOU = r"IoU_%s = \frac{1}{| %s |} \sum_{c ∈ %s} \frac{n_{c c}}{\sum_j n_{c j} + \sum_i n_{i c} - n_{c c}}"
 _PROBE = r"\frac{1}{2} ( P [ c = f | x ∈ D_f ] + P [ c = r | x ∈ %s ] )"
 
 DEFINITIONS: dict[str, Definition] = {
@@ -71,6 +73,22 @@ DEFINITIONS: dict[str, Definition] = {
         r"AUS = \frac{1 - ( Acc_r^o - Acc_r^u )}{1 + Acc_f^u}",
         "higher",
     ),
+    "iou_r": Definition(
+        "Segmentation: mean over the retained classes of intersection over union, n_ij the pixels of class i that are "
+        "given to class j. The forgotten classes' pixels are false positives of whatever they become.",
+        _IOU % ("r", "r", "r"),
+        "higher",
+    ),
+    "iou_r_rest": Definition(
+        "The same with the forgotten classes' pixels left out: what the other pixels lost.",
+        _IOU % ("r", "r", "r") + r",~i ∉ f",
+        "higher",
+    ),
+    "iou_f": Definition(
+        "Segmentation: mean over the forgotten classes of intersection over union.", _IOU % ("f", "f", "f"), "lower"
+    ),
+    "class_iou_r": Definition("IoU of a single retained class.", _CLASS_IOU, "higher"),
+    "class_iou_f": Definition("IoU of a single forgotten class.", _CLASS_IOU, "lower"),
     "cka_f_o": Definition(
         "Similarity of the forgotten images' features to those of the original model: high means nothing was erased.",
         _CKA % ("f", "o", "o", "o", "o"),
