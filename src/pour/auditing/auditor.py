@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pour._progress import ProgressBar
 from pour.auditing.distance import Align, Discrepancy, decide, discrepancies
-from pour.auditing.features import Role, Side, Tapped, Tapper, View
+from pour.auditing.features import Role, Side, Tapped, Tapper, View, same_encoder
 from pour.auditing.layers import layer_maps
 from pour.auditing.lines import LineBook
 from pour.auditing.measure import Measurer, aus_reading
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Auditor"]
 
-_SPLITS = (("test", ""), ("train", "_train"))
+_FROZEN = (
+    "the retrained encoder is the original one, as with a frozen backbone, so nothing about representations is read "
+    "against it: CKA(r), RUS(r) and the distances to the retrained model are left out"
+)
 _BASES: tuple[Literal["original", "retrained"], ...] = ("original", "retrained")
 # The unlearned model comes last: it is read against the other two.
 _COMPARED: tuple[Role, ...] = ("original", "retrained_second", "unlearned")
@@ -84,14 +87,19 @@ class Auditor:
                 advance=advance,
             )
             tapped = tapper.tap_all(self.models)
+            # What is measured of representations: a reference that shares the original's encoder has none of its own.
+            compared = tapped
+            if self._frozen():
+                compared = {role: model for role, model in tapped.items() if not role.startswith("retrained")}
+                measurer.notes.append(_FROZEN)
             views: tuple[View, ...] = ("features", "raw") if tapped["unlearned"].projected else ("features",)
             collapse: dict[str, dict[str, float]] = {}
             self._scores(tapped, measurer, book)
-            self._similarities(tapped, views, book)
-            for role, model in tapped.items():
+            self._similarities(compared, views, book)
+            for role, model in compared.items():
                 collapse[role] = self._alone(model, views, measurer, book)
                 advance(2 * weight, f"measured the {role} model")
-            distances = self._distances(tapped, views, measurer, book)
+            distances = self._distances(compared, views, measurer, book)
             advance(len(self.models) * weight, "measured distances")
             curves: list[RelearningCurve] = []
             for role in self.models if attack is not None else ():
@@ -129,6 +137,20 @@ class Auditor:
             notes=tuple(measurer.notes),
         )
 
+    def _frozen(self) -> bool:
+        return "retrained" in self.models and same_encoder(
+            self.models["original"], self.models["retrained"], head=self.head
+        )
+
+    def _suffixes(self) -> tuple[tuple[str, str], ...]:
+        """The splits, and what the names of measures on each end in."""
+        return (("test", ""), ("train", "_train"), *((name, f"_{name}") for name in self.splits.extra))
+
+    def _compared_splits(self) -> tuple[tuple[str, str], ...]:
+        """Those with images on both sides, two at least."""
+        whole = {name: part for name, part in self.splits.extra.items() if min(len(part.forget), len(part.retain)) < 2}
+        return tuple(entry for entry in self._suffixes() if entry[0] not in whole)
+
     def _described(self, role: Role, tapped: Tapped) -> AuditedModel:
         model = self.models[role]
         known = architecture(model)
@@ -143,7 +165,13 @@ class Auditor:
         readings = {role: measurer.scores(model) for role, model in tapped.items()}
         for role, found in readings.items():
             accuracies = {name: reading for name, reading in found.items() if name.startswith("acc_")}
-            book.add("scores", role, {**accuracies, "aus": aus_reading(readings["original"], found), **found})
+            scores = {
+                f"aus{suffix}": aus_reading(readings["original"], found, suffix)
+                for split, suffix in self._suffixes()
+                # An extra test set may lack one of the sides.
+                if split != "train" and {f"acc_r{suffix}", f"acc_f{suffix}"} <= found.keys()
+            }
+            book.add("scores", role, {**accuracies, **scores, **found})
 
     def _alone(self, tapped: Tapped, views: tuple[View, ...], measurer: Measurer, book: LineBook) -> dict[str, float]:
         found: dict[str, Reading] = {}
@@ -158,7 +186,7 @@ class Auditor:
     def _similarities(self, tapped: Mapping[Role, Tapped], views: tuple[View, ...], book: LineBook) -> None:
         """CKA and RUS of every model against the original (o) and the retrained model (r)."""
         known: dict[object, dict[str, Reading]] = {}
-        for view, (split, suffix), base in product(views, _SPLITS, _BASES):
+        for view, (split, suffix), base in product(views, self._compared_splits(), _BASES):
             for role, model in tapped.items() if base in tapped else ():
                 if role == base:
                     continue

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pour.models.head import Head
     from pour.training.run import Precision
 
-__all__ = ["Role", "Side", "Tapped", "Tapper", "View", "stratified_rows"]
+__all__ = ["Role", "Side", "Tapped", "Tapper", "View", "same_encoder", "stratified_rows"]
 
 Role = Literal["original", "unlearned", "retrained", "retrained_second"]
 """Which model of an audit."""
@@ -216,6 +216,26 @@ class Tapper:
 def _weights_digest(model: nn.Module) -> str:
     # Trained networks are in channels-last order, and putting that right is much faster before the copy to the host.
     return digest({name: tensor.contiguous() for name, tensor in unwrap(model).state_dict().items()})
+
+
+def same_encoder(first: nn.Module, second: nn.Module, *, head: str | None = None) -> bool:
+    """Whether two networks differ in their heads alone, as those of one frozen backbone do.
+
+    A network whose encoder has nothing to train says nothing by having the same one.
+    """
+    states = []
+    for model in (first, second):
+        network = unwrap(model)
+        name = find_head(network, head=head).name
+        state = network.state_dict()
+        states.append({key: tensor for key, tensor in state.items() if not key.startswith(f"{name}.")} if name else {})
+    ours, theirs = states
+    if not ours or ours.keys() != theirs.keys():
+        return False
+    return all(
+        ours[key].shape == theirs[key].shape and torch.equal(ours[key], theirs[key].to(ours[key].device))
+        for key in ours
+    )
 
 
 def _pooled(features: Tensor, head: Head) -> Tensor:

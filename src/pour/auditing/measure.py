@@ -183,9 +183,9 @@ class Measurer:
         return found
 
 
-def aus_reading(original: Mapping[str, Reading], model: Mapping[str, Reading]) -> Reading:
-    """AUS on the test split; the errors of its accuracies, on different images, add in squares."""
-    before, retain, forget = original["acc_r"].value, model["acc_r"], model["acc_f"]
+def aus_reading(original: Mapping[str, Reading], model: Mapping[str, Reading], suffix: str = "") -> Reading:
+    """AUS on the test split or that of ``suffix``; the errors of its accuracies, on different images, add in squares."""
+    before, retain, forget = original[f"acc_r{suffix}"].value, model[f"acc_r{suffix}"], model[f"acc_f{suffix}"]
     value = aus(before, retain.value, forget.value)
     ends_r = [aus(before, end, forget.value) for end in retain.bounds]
     ends_f = [aus(before, retain.value, end) for end in forget.bounds]

@@ -89,13 +89,19 @@ def measure_of(name: str) -> Measure:
         >>> measure_of("cka_f_o_train").title, measure_of("acc_f_external").above
         ('CKA_f(o), forgotten, with the original, train', 'leaks more')
     """
+    base = _base_of(name)
+    found, suffix = _MEASURES[base], name[len(base) + 1 :]
+    return replace(found, title=f"{found.title}, {suffix}") if suffix else found
+
+
+def _base_of(name: str) -> str:
+    """The metric's name without the suffix that says on which images."""
     base = name
     while base not in _MEASURES:
         base = base.rpartition("_")[0]
         if not base:
             raise KeyError(name)
-    found, suffix = _MEASURES[base], name[len(base) + 1 :]
-    return replace(found, title=f"{found.title}, {suffix}") if suffix else found
+    return base
 
 
 def judge(
@@ -149,10 +155,12 @@ def _no_worse(reading: Reading, original: Reading | None, harm_above: bool) -> b
 
 def _by_similarity(name: str, above: bool, earlier: Mapping[str, Verdict]) -> Verdict:
     """Whether a value that says only "different" means a leak or damage."""
-    suffix = "_train" if name.endswith("_train") else ""
-    leaks = earlier.get("acc_f") == "leaks more"
-    if name == "aus":
-        return "leaks more" if leaks else _damage(earlier.get("acc_r"))
+    suffix = name.removeprefix(_base_of(name))
+    # Training images have accuracies of their own names, and the distances none; the test images decide for those.
+    where = suffix if f"acc_f{suffix}" in earlier else ""
+    leaks = earlier.get(f"acc_f{where}") == "leaks more"
+    if name.startswith("aus"):
+        return "leaks more" if leaks else _damage(earlier.get(f"acc_r{where}"))
     like_original = earlier.get(f"cka_f_o{suffix}")
     if name.startswith("rus_o") and above:
         # RUS(o) rewards any destruction of the forgotten class's features.
