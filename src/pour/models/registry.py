@@ -1,4 +1,4 @@
-"""Models by name: our own, and those of torchvision, timm and transformers."""
+"""Models by name: our own, and those of torchvision, timm, transformers and segmentation-models-pytorch."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import difflib
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
 
 from pour.errors import UsageError
 from pour.models import history as cards
-from pour.models.foreign import LIBRARIES, build_foreign, installed
+from pour.models.foreign import LIBRARIES, build_foreign, fit_positions, installed
 from pour.models.head import find_head
+from pour.models.imagetext import ImageTextEncoder
+from pour.models.pretrained import read_weights
 from pour.models.resnet import ResNet
-from pour.models.state import load_into, read_state_dict
+from pour.models.segmentation import SegmentationModel, load_encoder
+from pour.models.state import load_into
 from pour.models.wrapper import NormalizedModel
+from pour.models.zeroshot import zero_shot_classifier
 
 if TYPE_CHECKING:
     import os
@@ -28,6 +34,10 @@ _RESNETS: dict[str, dict[str, Any]] = {
     "resnet18": {"width": 64, "blocks": (2, 2, 2, 2)},
     "resnet-digits": {"width": 16, "blocks": (1, 1, 1)},
 }
+_CLIP = "clip-"
+# Of the sentence encoder all-MiniLM-L6-v2.
+_TEXT_WIDTH = 384
+_LIBRARIES = ", ".join(LIBRARIES)
 _ALIASES = {"vit_small": "timm:vit_small_patch16_224"}
 
 
@@ -55,10 +65,23 @@ def list_models() -> list[ModelInfo]:
     return [
         ModelInfo("resnet18", "the paper's ResNet-18 for small images: 3x3 stem, no max-pool, 512 features"),
         ModelInfo("resnet-digits", "a small ResNet for 8x8 grey digits, 64 features"),
+        ModelInfo("clip-resnet18", "the same ResNet as an image encoder for text embeddings: a zero-shot classifier"),
+        ModelInfo("clip-resnet-digits", "the small ResNet as such an encoder"),
         ModelInfo("vit_small", "ViT-S/16 of timm; images are resized to 224 inside", "vision", vision),
         ModelInfo("timm:NAME", "any image classifier of timm", "vision", vision),
-        ModelInfo("torchvision:NAME", "any image classifier of torchvision", "vision", installed("torchvision")),
-        ModelInfo("hf:NAME", "transformers: a folder, a model of the hub, or a family (vit, resnet, ...)", "hf", hf),
+        ModelInfo(
+            "torchvision:NAME",
+            "any image classifier or segmentation net of torchvision",
+            "vision",
+            installed("torchvision"),
+        ),
+        ModelInfo("hf:NAME", "transformers: a folder, a model of the hub, or a family (vit, segformer, ...)", "hf", hf),
+        ModelInfo(
+            "smp:NAME:ENCODER",
+            "segmentation-models-pytorch, such as smp:deeplabv3plus:resnet101",
+            "segmentation",
+            installed("smp"),
+        ),
     ]
 
 
@@ -70,7 +93,9 @@ def build_model(
     image_size: int = 32,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    resize: int | Literal["own"] | None = None,
     weights: str | os.PathLike[str] | None = None,
+    enlarge: int = 1,
 ) -> nn.Module:
     """Build a classifier that takes images in [0, 1] and normalises them in its first layer.
 
@@ -84,8 +109,12 @@ def build_model(
         image_size: Height and width of the images.
         mean: Channel means; by default the architecture's own.
         std: Channel deviations; by default the architecture's own.
-        weights: A ``.safetensors`` or plain ``.pt``/``.pth`` file. A classifier of another width in it is left out with
-            a warning, and the new one starts at random.
+        resize: The size that images are brought to inside a network of another library; "own" is the size of its
+            published weights. By default only a network with one fixed size resizes.
+        weights: A ``.safetensors`` or plain ``.pt``/``.pth`` file, or a name of ``pour.models.PRETRAINED``. A head
+            of another width in it is left out with a warning, and the new one starts at random; a segmentation network
+            also takes those of its encoder alone.
+        enlarge: For a segmentation network: enlarge the images by this factor first.
 
     Example:
         >>> model = build_model("resnet-digits", 10, in_channels=1, image_size=8)
@@ -104,9 +133,15 @@ def build_model(
         "mean": None if mean is None else [float(value) for value in mean],
         "std": None if std is None else [float(value) for value in std],
     }
+    if resize is not None:
+        if resize != "own" and resize < 1:
+            raise UsageError(f"Images can be resized to 1 pixel or more, but not to {resize}.")
+        options["resize"] = resize
+    if enlarge != 1:
+        options["enlarge"] = enlarge
     model = rebuild(cards.Architecture(arch, options))
     if weights is not None:
-        load_plain(model, read_state_dict(weights), source=str(Path(weights)), new_head=True)
+        load_plain(model, read_weights(weights), source=str(Path(weights)), new_head=True)
     return model
 
 
@@ -123,17 +158,38 @@ def rebuild(architecture: cards.Architecture) -> nn.Module:
         ) from error
     if mean is not None and len(mean) not in (1, in_channels):
         raise UsageError(f"There are {len(mean)} means for {in_channels} channels; give one per channel.")
+    wanted = options.get("resize")
     model: nn.Module
     if library in LIBRARIES and name:
-        foreign = build_foreign(library, name, num_classes, in_channels, options.get("config"))
+        size = None if wanted in (None, "own") else int(wanted)
+        foreign = build_foreign(library, name, num_classes, in_channels, options.get("config"), size=size)
         options.update(foreign.options)
-        resize = foreign.fixed_size if foreign.fixed_size != image_size else None
-        model = NormalizedModel(foreign.network, mean or foreign.mean, std or foreign.std, resize=resize)
+        size = foreign.own_size if wanted == "own" else size
+        if wanted is not None:
+            options["resize"] = size
+        if foreign.fixed_size is not None and size not in (None, foreign.fixed_size):
+            raise UsageError(f"{architecture.name} takes images of {foreign.fixed_size} pixels only, not {size}.")
+        resize = size or foreign.fixed_size
+        resize = None if resize == image_size else resize
+        mean, std = mean or foreign.mean, std or foreign.std
+        if foreign.multiple is not None:
+            enlarge = int(options.get("enlarge", 1))
+            model = SegmentationModel(foreign.network, mean, std, multiple=foreign.multiple, enlarge=enlarge)
+        else:
+            model = NormalizedModel(foreign.network, mean, std, resize=resize)
     elif architecture.name in _RESNETS:
+        if options.pop("resize", "own") != "own":
+            raise UsageError(f"{architecture.name} takes images as they are; only networks of {_LIBRARIES} resize.")
         shape = _RESNETS[architecture.name]
         model = ResNet(num_classes, in_channels=in_channels, mean=mean, std=std, **shape)
+    elif architecture.name.removeprefix(_CLIP) in _RESNETS:
+        shape = _RESNETS[architecture.name.removeprefix(_CLIP)]
+        options.setdefault("text_width", _TEXT_WIDTH)
+        encoder = ImageTextEncoder(options["text_width"], in_channels=in_channels, mean=mean, std=std, **shape)
+        # Any texts: the real ones come with a file's weights, or from set_text.
+        model = zero_shot_classifier(encoder, torch.randn(num_classes, options["text_width"]))
     else:
-        names = [*_RESNETS, *_ALIASES, *(f"{prefix}:NAME" for prefix in LIBRARIES)]
+        names = [*_RESNETS, *(_CLIP + name for name in _RESNETS), *_ALIASES, *(f"{name}:NAME" for name in LIBRARIES)]
         close = difflib.get_close_matches(architecture.name, names, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}."
         raise UsageError(f"There is no architecture {architecture.name!r}; {hint}")
@@ -152,7 +208,11 @@ def load_plain(model: nn.Module, state: Mapping[str, Tensor], *, source: str, ne
     """
     optional: tuple[str, ...] = ("normalize.mean", "normalize.std")
     if isinstance(model, NormalizedModel) and not any(name.startswith("normalize.") for name in state):
+        segmentation = isinstance(model, SegmentationModel)
         model = model.model
+        if segmentation and new_head and load_encoder(model, state, source=source):
+            return
+    state = fit_positions(model, state)
     if new_head:
         name = find_head(model).name
         own = model.state_dict()

@@ -1,6 +1,7 @@
 """The one loop that training, retraining and every iterative method use."""
 
 from pour.training.classifier import describe_classifier, train_classifier
+from pour.training.frozen import FrozenBackbone
 from pour.training.loop import BatchNormMode, TrainingLog, classification_loss, fit
 from pour.training.recipes import RECIPES, Recipe, get_recipe
 from pour.training.resume import ResumeFile
@@ -9,6 +10,7 @@ from pour.training.run import Precision, Run, resolve_device
 __all__ = [
     "RECIPES",
     "BatchNormMode",
+    "FrozenBackbone",
     "Precision",
     "Recipe",
     "ResumeFile",

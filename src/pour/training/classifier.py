@@ -15,7 +15,9 @@ from pour.data.splits import Splits
 from pour.geometry.collapse import neural_collapse
 from pour.models.head import find_head
 from pour.models.history import set_class_names
+from pour.models.pretrained import read_weights
 from pour.models.registry import build_model
+from pour.models.state import digest
 from pour.models.tap import extract_features
 from pour.training.loop import TrainingLog, fit
 from pour.training.resume import ResumeFile
@@ -42,7 +44,8 @@ def train_classifier(
     *,
     arch: str = "resnet18",
     without: ClassRequest = (),
-    weights: Path | None = None,
+    weights: str | Path | None = None,
+    image_size: int | None = None,
     resume: Path | None = None,
     resume_seconds: float = 20.0,
 ) -> tuple[nn.Module, TrainingLog]:
@@ -56,14 +59,17 @@ def train_classifier(
         run: seed, device, precision, progress.
         arch: a name from :func:`pour.list_models`.
         without: classes whose images are left out, by name or index.
-        weights: a file to start from.
+        weights: a file to start from, or a name of :data:`pour.models.PRETRAINED`.
+        image_size: the size that images are brought to inside a network of another library.
         resume: where to keep the state of an unfinished run; the same call goes on from there.
         resume_seconds: how often, at most, that state is written.
     """
-    split = _training_split(dataset, without)
+    split = training_split(dataset, without)
     height, _, channels = dataset.image_shape
     with run.seeded():
-        model = build_model(arch, dataset.num_classes, in_channels=channels, image_size=height, weights=weights)
+        model = build_model(
+            arch, dataset.num_classes, in_channels=channels, image_size=height, resize=image_size, weights=weights
+        )
     set_class_names(model, dataset.classes)
     augment = Augment.for_images(height, flip=dataset.info.mirrors) if recipe.augment else None
     loader = DeviceLoader(
@@ -80,12 +86,12 @@ def train_classifier(
     if resume is not None:
         identity = {
             "arch": arch,
-            "data": _digest(split),
+            "data": images_digest(split),
             "recipe": asdict(recipe),
             "seed": run.seed,
             "precision": run.precision,
-            "weights": None if weights is None else hashlib.sha256(weights.read_bytes()).hexdigest(),
-        }
+            "weights": None if weights is None else digest(read_weights(weights)),
+        } | ({} if image_size is None else {"image_size": image_size})
         file = ResumeFile(path=resume, fingerprint=json.dumps(identity, sort_keys=True), seconds=resume_seconds)
     log = fit(model, loader, recipe, run, resume=file, description=f"training {arch} on {dataset.name}")
     return model, log
@@ -126,13 +132,15 @@ def _resolve(dataset: ImageDataset, without: ClassRequest) -> tuple[int, ...]:
     return Splits.of(dataset, without).forgotten if without not in ((), []) else ()
 
 
-def _training_split(dataset: ImageDataset, without: ClassRequest) -> ImageSplit:
+def training_split(dataset: ImageDataset, without: ClassRequest) -> ImageSplit:
+    """The training images, without those of the classes that are left out."""
     if without in ((), []):
         return dataset.splits["train"]
     return Splits.of(dataset, without).retain_train
 
 
-def _digest(split: ImageSplit) -> str:
+def images_digest(split: ImageSplit) -> str:
+    """What identifies the images and labels of a split."""
     total = hashlib.blake2b(split.images.tobytes(), digest_size=16)
     total.update(split.labels.tobytes())
     return total.hexdigest()

@@ -1,0 +1,35 @@
+"""pour weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from pour.cli.flags import Overwrite
+from pour.cli.terminal import show
+from pour.errors import UsageError
+
+__all__ = ["weights"]
+
+
+def weights(
+    name: Annotated[str | None, typer.Argument(help="Which to write; without, they are listed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write, *.safetensors.")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Pretrained weights from installed packages, for --weights."""
+    from pour.models.pretrained import PRETRAINED, write_pretrained
+
+    if name is not None:
+        if out is None:
+            raise UsageError(f"Say where to write {name} with --out FILE.safetensors.")
+        typer.echo(write_pretrained(name, out, overwrite=overwrite))
+        return
+    table = Table("weights", "for --arch", "package", "mean", "std", "what")
+    for key, known in PRETRAINED.items():
+        mean, std = (" ".join(map(str, values)) for values in (known.mean, known.std))
+        table.add_row(key, known.arch, known.package, mean, std, known.summary)
+    show(table)
