@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pour.bench.experiments import Experiment, Row
     from pour.training.run import Precision
 
-__all__ = ["CACHE", "ROLES", "Work", "Worker", "cell_setup"]
+__all__ = ["CACHE", "ROLES", "Work", "Worker", "cell_setup", "measured"]
 
 ROLES: tuple[SharedRole, ...] = ("original", "retrained", "ceiling")
 CACHE = "cache"
@@ -116,7 +116,7 @@ class Worker:
             warnings=made.warnings,
             steps=made.steps,
             weight_change=made.weight_change,
-            **({} if report is None else _measured(report)),
+            **({} if report is None else measured(report)),
         )
         surroundings = {"seconds": seconds, "host": platform.node(), **circumstances(run.torch_device, run.precision)}
         write_cell(self._work.out, cell, surroundings, None if report is None else report.to_json() + "\n")
@@ -207,7 +207,7 @@ class _Made:
         return cls(model=model, warnings=said, steps=history(model)[-1].steps or 0, weight_change=change)
 
 
-def _measured(report: AuditReport) -> dict[str, Any]:
+def measured(report: AuditReport) -> dict[str, Any]:
     """What a cell keeps of an audit: the unlearned model's side of it."""
     names = report.values()
     keyed = dict(zip(names, report.lines, strict=True))

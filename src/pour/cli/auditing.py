@@ -11,6 +11,7 @@ import typer
 
 import pour
 from pour.cli.flags import Data, Device, Forget, PrecisionFlag, Quiet, Root, Seed
+from pour.cli.scenes import audit_scenes
 from pour.cli.terminal import open_model, show
 
 if TYPE_CHECKING:
@@ -51,8 +52,25 @@ def audit(
 ) -> None:
     """What an unlearned model still knows; --report writes a page."""
     from pour.auditing import is_first_process
+    from pour.data.registry import is_segmentation
     from pour.data.splits import Splits
 
+    if is_segmentation(data):
+        result = audit_scenes(
+            {"original": original, "unlearned": unlearned, "retrained": retrained},
+            data,
+            root,
+            forget,
+            arch=arch,
+            limit=limit,
+            seed=seed,
+            device=device,
+            precision=precision,
+            report=report,
+            quiet=quiet,
+        )
+        _tell(result, out, report, as_json=as_json, quiet=quiet)
+        return
     dataset = pour.load_dataset(data, root)
     splits = Splits.of(dataset, forget)
     before, after = open_model(original, arch, dataset), open_model(unlearned, arch, dataset)
@@ -75,13 +93,18 @@ def audit(
     )
     if not is_first_process():
         return
-    if out is not None:
-        result.save(out)
     if report is not None:
         result.save(report.with_suffix(".json"))
         models = {"original": before, "unlearned": after, "retrained": reference}
         files = [path for path in (original, unlearned, retrained, retrained_second) if path is not None]
         _write_page(result, report, models, splits, files, seed=seed, device=device)
+    _tell(result, out, report, as_json=as_json, quiet=quiet)
+
+
+def _tell(result: AuditReport, out: Path | None, report: Path | None, *, as_json: bool, quiet: bool) -> None:
+    """Save the report where that was asked for, print it, and say where it is."""
+    if out is not None:
+        result.save(out)
     if as_json:
         typer.echo(result.to_json())
     else:

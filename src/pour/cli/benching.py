@@ -10,11 +10,12 @@ from rich.table import Table
 
 from pour._files import write_text
 from pour.cli.flags import Device, Overwrite, PrecisionFlag, Quiet, Root, Seed
+from pour.cli.scenes import bench_scenes, table_scenes
 from pour.cli.terminal import show
 
 __all__ = ["bench", "table", "tune"]
 
-Experiment = Annotated[str, typer.Argument(help="digits, cifar10 or cifar100.", show_default=False)]
+Experiment = Annotated[str, typer.Argument(help="digits, cifar10, cifar100, camvid or voc2012.", show_default=False)]
 
 
 def bench(
@@ -43,6 +44,11 @@ def bench(
     import_: Annotated[
         Path | None, typer.Option("--import", help="First take in the results of this tar file.")
     ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Weights that training starts from: a file, or a name from pour weights.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="For segmentation: instead of the recipe's.")] = None,
+    limit: Annotated[int | None, typer.Option(help="For segmentation: only so many images of each split.")] = None,
     device: Device = None,
     precision: PrecisionFlag = None,
     overwrite: Overwrite = False,
@@ -58,7 +64,24 @@ def bench(
         run_experiment,
         show_table,
     )
+    from pour.data.registry import is_segmentation
 
+    if is_segmentation(experiment):
+        bench_scenes(
+            experiment,
+            out,
+            root=root,
+            weights=weights,
+            methods=methods,
+            seeds=None if seeds is None else parse_seeds(seeds),
+            forget=forget,
+            epochs=epochs,
+            limit=limit,
+            device=device,
+            precision=precision,
+            quiet=quiet,
+        )
+        return
     grid = get_experiment(experiment, tuning=tuning)
     folder = out or Path("runs") / experiment
     if import_ is not None:
@@ -101,7 +124,11 @@ def table(
     Mean and deviation over seeds, grouped by the data that a method may see.
     """
     from pour.bench import make_table, render, show_table
+    from pour.bench.segmentation_table import is_scene_store
 
+    if is_scene_store(folder):
+        table_scenes(folder, format, against, out)
+        return
     found = make_table(folder, forget=forget or None, columns=columns or None, against=against)
     if format == "rich" and out is None:
         show_table(found)

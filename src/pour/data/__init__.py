@@ -4,7 +4,16 @@ from pour.data.augment import Augment
 from pour.data.dataset import ImageDataset, ImageSplit
 from pour.data.info import DatasetInfo, RemoteFile
 from pour.data.loader import DeviceLoader
-from pour.data.registry import DatasetStatus, data_root, list_datasets, load_dataset, load_segmentation
+from pour.data.registry import (
+    DatasetStatus,
+    data_root,
+    is_segmentation,
+    list_datasets,
+    load_dataset,
+    load_segmentation,
+)
+from pour.data.scene_loader import SceneAugment, SceneLoader
+from pour.data.scenes import Scenes
 from pour.data.segmentation import SegmentationDataset, SegmentationSplit
 from pour.data.splits import Part, Splits
 
@@ -17,10 +26,14 @@ __all__ = [
     "ImageSplit",
     "Part",
     "RemoteFile",
+    "SceneAugment",
+    "SceneLoader",
+    "Scenes",
     "SegmentationDataset",
     "SegmentationSplit",
     "Splits",
     "data_root",
+    "is_segmentation",
     "list_datasets",
     "load_dataset",
     "load_segmentation",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pour.data.dataset import ImageDataset
     from pour.data.info import DatasetInfo
 
-__all__ = ["DatasetStatus", "data_root", "list_datasets", "load_dataset", "load_segmentation"]
+__all__ = ["DatasetStatus", "data_root", "is_segmentation", "list_datasets", "load_dataset", "load_segmentation"]
 
 T = TypeVar("T")
 
@@ -129,6 +129,16 @@ def load_dataset(name: str, root: str | os.PathLike[str] | None = None, *, downl
         raise UsageError(f"{name} is a segmentation dataset; open it with load_segmentation({name!r}).")
     entry = _entry(name, _IMAGES)
     return entry.read(_locate(entry, data_root(root), download=download))
+
+
+def is_segmentation(name: str) -> bool:
+    """Whether a dataset of that name has a label to every pixel.
+
+    Example:
+        >>> is_segmentation("camvid"), is_segmentation("cifar10")
+        (True, False)
+    """
+    return name in _SEGMENTATION
 
 
 def load_segmentation(

@@ -19,7 +19,9 @@ from pour.metrics.segmentation import PixelConfusion, segmentation_scores
 from pour.models.head import evaluating, find_head
 from pour.models.history import set_class_names, unwrap
 from pour.models.output import scores_of
+from pour.models.pretrained import read_weights
 from pour.models.registry import build_model
+from pour.models.state import digest
 from pour.models.tap import to_unit
 from pour.training.loop import TrainingLog, fit
 from pour.training.resume import ResumeFile
@@ -51,7 +53,7 @@ def train_segmenter(
     *,
     arch: str,
     without: ClassRequest = (),
-    weights: Path | None = None,
+    weights: str | Path | None = None,
     enlarge: int = 1,
     limit: int | None = None,
     resume: Path | None = None,
@@ -68,7 +70,7 @@ def train_segmenter(
         run: seed, device, precision, progress.
         arch: a segmentation network from :func:`pour.list_models`.
         without: classes that are not learnt, by name or index: the retrained reference.
-        weights: a file to start from, of the whole network or of its encoder alone.
+        weights: what to start from, for the whole network or its encoder: a file, or a name of ``pour weights``.
         enlarge: enlarge images by this factor inside the network.
         limit: train on only so many images.
         resume: where to keep the state of an unfinished run; the same call goes on from there.
@@ -102,7 +104,7 @@ def train_segmenter(
             "recipe": asdict(recipe),
             "seed": run.seed,
             "precision": run.precision,
-            "weights": None if weights is None else hashlib.sha256(weights.read_bytes()).hexdigest(),
+            "weights": None if weights is None else digest(read_weights(weights)),
         }
         file = ResumeFile(path=resume, fingerprint=json.dumps(identity, sort_keys=True), seconds=resume_seconds)
     objective = pixel_loss(class_weights(scenes).to(run.torch_device))

@@ -1,0 +1,363 @@
+"""The paper's segmentation experiment: forget classes one by one from a network that scores every pixel."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import time
+import warnings
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pour._circumstances import circumstances
+from pour._files import write_text
+from pour._progress import ProgressBar
+from pour._version import __version__
+from pour.auditing.segmentation import audit_segmentation
+from pour.bench.experiments import Row
+from pour.bench.runner import Outcome
+from pour.bench.store import EXPERIMENT_FILE, Cell, CellKey, read_cell, read_experiment, write_cell
+from pour.bench.work import measured
+from pour.data.registry import load_segmentation
+from pour.data.scenes import Scenes
+from pour.errors import PourError, UsageError
+from pour.methods.contract import get_method
+from pour.methods.request import ForgetRequest
+from pour.methods.unlearning import unlearn
+from pour.models.checkpoint import load, read_header, save
+from pour.models.history import history
+from pour.training.recipes import Recipe, get_recipe
+from pour.training.run import Run
+from pour.training.segmenter import describe_segmenter, train_segmenter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import nn
+
+    from pour.auditing.report import AuditReport
+    from pour.data.segmentation import SegmentationDataset
+    from pour.training.run import Precision
+
+__all__ = ["SCENE_EXPERIMENTS", "SceneExperiment", "run_scenes", "scene_experiment"]
+
+SCENE_EXPERIMENTS = ("camvid", "voc2012")
+_OVERLAYS = ("pour-p", "pour-d")
+_CONTROL: dict[str, Any] = {"setting": "closed form", "family": "control"}
+_CLOSED: dict[str, Any] = {"setting": "closed form", "family": "paper"}
+_ROWS = (
+    Row(name="original", method=None, setting="reference", family="reference"),
+    Row(name="masked-head", method="masked-head", **_CONTROL),
+    Row(name="random-direction", method="random-direction", **_CONTROL),
+    Row(name="pour-p-keep", method="pour-p", options={"forgotten_logit": "keep"}, **_CLOSED),
+    Row(name="pour-p", method="pour-p", **_CLOSED),
+    Row(
+        name="pour-d",
+        method="pour-d",
+        setting="tuned",
+        family="paper",
+        options={"steps": 300, "batch_size": 16, "lr": 1e-3, "optimizer": "adamw", "other_pixels": "project"},
+        note="chosen on the training images of another split",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneExperiment:
+    """A segmentation network, and the classes that are forgotten from it one at a time."""
+
+    name: str
+    dataset: str
+    architecture: str
+    recipe: Recipe
+    forget: tuple[str, ...]
+    """Names of the classes; each is a request of its own."""
+    enlarge: int = 1
+    """Images are enlarged by this factor inside the network."""
+    seeds: tuple[int, ...] = (0,)
+    rows: tuple[Row, ...] = _ROWS
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {"task": "segmentation", **asdict(self)}
+
+
+def scene_experiment(name: str) -> SceneExperiment:
+    """The experiment of that name.
+
+    Example:
+        >>> scene_experiment("camvid").forget
+        ('car', 'pedestrian', 'bicyclist', 'fence', 'pole')
+    """
+    if name == "camvid":
+        return SceneExperiment(
+            name=name,
+            dataset=name,
+            architecture="smp:deeplabv3plus:tu-tf_efficientnet_lite0",
+            recipe=get_recipe("scenes"),
+            forget=("car", "pedestrian", "bicyclist", "fence", "pole"),
+            enlarge=2,
+        )
+    if name == "voc2012":
+        return SceneExperiment(
+            name=name,
+            dataset=name,
+            architecture="smp:deeplabv3plus:resnet101",
+            recipe=get_recipe("scenes").change(epochs=50),
+            forget=("dog", "cat", "bicycle", "chair", "bottle"),
+        )
+    raise UsageError(f"There is no segmentation experiment {name!r}; known are {', '.join(SCENE_EXPERIMENTS)}.")
+
+
+def run_scenes(
+    experiment: SceneExperiment | str,
+    out: str | Path,
+    *,
+    root: str | Path | None = None,
+    weights: str | Path | None = None,
+    methods: Iterable[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    forget: Sequence[str] | None = None,
+    epochs: int | None = None,
+    limit: int | None = None,
+    pixels: int = 10_000,
+    device: str | None = None,
+    precision: Precision | None = None,
+    progress: bool = True,
+) -> Outcome:
+    """Train the network where it is not there, and make every cell that is not in the store yet.
+
+    The same call goes on where it was stopped. A cell counts as done while its file is whole, its options are the ones
+    asked for and its original is that of the store.
+
+    Args:
+        experiment: one of ours by name, or your own.
+        out: the folder of the store: ``cells/``, ``models/``, and ``overlays/`` with pictures.
+        root: the data folder, by default ``POUR_DATA`` or ``~/.cache/pour``.
+        weights: what training starts from, for the whole network or its encoder: a file, or a name of ``pour weights``.
+        methods: only these, by method or by row; the original is always measured.
+        seeds: instead of the experiment's.
+        forget: instead of the experiment's classes; each is a request of its own.
+        epochs: instead of the recipe's.
+        limit: read only so many images of each split.
+        pixels: how many pixels to draw on each side for CKA and RUS.
+        device: where to compute, by default the GPU where there is one.
+        precision: fp32 or bf16; by default bf16 on a GPU that has it. The audit is always in fp32.
+        progress: show a progress bar.
+    """
+    grid = scene_experiment(experiment) if isinstance(experiment, str) else experiment
+    grid = replace(
+        grid,
+        recipe=grid.recipe.change(epochs=epochs),
+        seeds=grid.seeds if seeds is None else tuple(seeds),
+        forget=grid.forget if forget is None else tuple(forget),
+    )
+    folder = Path(out)
+    _write_experiment(folder, grid)
+    bench = _Bench(
+        grid=grid,
+        out=folder,
+        data=load_segmentation(grid.dataset, root),
+        weights=weights,
+        limit=limit,
+        pixels=pixels,
+        device=device,
+        precision=precision,
+        progress=progress,
+    )
+    rows = _selected(grid, methods)
+    requests = [(seed, bench.data.indices([name])) for seed in grid.seeds for name in grid.forget]
+    done = 0
+    total = len(requests) * len(rows)
+    with ProgressBar(total, f"bench {grid.name}", enabled=progress) as bar:
+        for number, (seed, forgotten) in enumerate(requests):
+            for row in rows:
+                done += bench.make(row, CellKey(forgotten, seed, row.name))
+                bar.update(number * len(rows) + rows.index(row) + 1, note=f"{row.name}, seed {seed}")
+    keys = [CellKey(forgotten, seed, row.name) for seed, forgotten in requests for row in rows]
+    cells = [cell for key in keys if (cell := read_cell(folder, key)) is not None]
+    failed = tuple(f"{cell.key.row}, {cell.forgotten_names[0]}: {cell.failed}" for cell in cells if cell.failed)
+    return Outcome(out=folder, done=done, kept=total - done, failed=failed)
+
+
+def _selected(grid: SceneExperiment, methods: Iterable[str] | None) -> tuple[Row, ...]:
+    if methods is None:
+        return grid.rows
+    wanted = set(methods)
+    known = {name for row in grid.rows for name in (row.name, row.method) if name is not None}
+    if wanted - known:
+        raise UsageError(f"{grid.name} has no method {min(wanted - known)!r}; it has {', '.join(sorted(known))}.")
+    return tuple(row for row in grid.rows if row.method is None or {row.name, row.method} & wanted)
+
+
+def _write_experiment(out: Path, grid: SceneExperiment) -> None:
+    known = read_experiment(out)
+    if known is not None and known["name"] != grid.name:
+        raise UsageError(f"{out} holds results of {known['name']}, not of {grid.name}; give another folder.")
+    write_text(out / EXPERIMENT_FILE, json.dumps(grid.to_dict(), indent=1, sort_keys=True) + "\n")
+
+
+@dataclass(kw_only=True)
+class _Bench:
+    """Data and models of a grid, read once."""
+
+    grid: SceneExperiment
+    out: Path
+    data: SegmentationDataset
+    weights: str | Path | None
+    limit: int | None
+    pixels: int
+    device: str | None
+    precision: Precision | None
+    progress: bool
+    _scenes: dict[str, Scenes] | None = None
+    _original: tuple[int, nn.Module, str] | None = None
+
+    def scenes(self, split: str) -> Scenes:
+        """A split, in memory."""
+        self._scenes = self._scenes or {}
+        if split not in self._scenes:
+            self._scenes[split] = Scenes.of(self.data.splits[split], limit=self.limit)
+        return self._scenes[split]
+
+    def make(self, row: Row, key: CellKey) -> bool:
+        """Make a cell unless it is there; say whether it was made."""
+        model, digest = self.original(key.seed)
+        setup = self._setup(row, key)
+        there = read_cell(self.out, key)
+        if there is not None and there.setup == setup and there.models["original"] == digest:
+            return False
+        run = self._run(key.seed)
+        started = time.perf_counter()
+        unlearned, failed, said = self._unlearned(row, key, model, run)
+        between = time.perf_counter()
+        report = None if unlearned is None else self._audited(model, unlearned, key)
+        seconds = {"unlearn": between - started, "audit": time.perf_counter() - between}
+        cell = Cell(
+            setup=setup,
+            models={"original": digest} | ({} if report is None else {"unlearned": report.models["unlearned"].digest}),
+            data=hashlib.sha256(self.scenes("train").masks.tobytes() + self.scenes("test").masks.tobytes()).hexdigest(),
+            precision=str(run.precision),
+            versions={"pour": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            family=row.family,
+            needs=() if row.method is None else get_method(row.method).needs,
+            note=row.note,
+            forgotten_names=tuple(self.data.classes[label] for label in key.forget),
+            failed=failed,
+            warnings=said,
+            steps=0 if unlearned is None or row.method is None else history(unlearned)[-1].steps or 0,
+            **({} if report is None else measured(report)),
+        )
+        if unlearned is not None and row.name in _OVERLAYS:
+            self._draw(model, unlearned, row, key, run)
+        surroundings = {"seconds": seconds, "host": platform.node(), **circumstances(run.torch_device, run.precision)}
+        write_cell(self.out, cell, surroundings, None if report is None else report.to_json() + "\n")
+        return True
+
+    def original(self, seed: int) -> tuple[nn.Module, str]:
+        """The network of a seed and its digest, trained where the store has none."""
+        if self._original is not None and self._original[0] == seed:
+            return self._original[1:]
+        file = self.out / "models" / f"seed-{seed}" / "original.safetensors"
+        if not file.is_file():
+            self._train(seed, file)
+        header = read_header(file)
+        if header is None:
+            raise UsageError(f"{file} was not written by pour; remove it and start again.")
+        self._original = (seed, load(file), header.digest)
+        return self._original[1:]
+
+    def _train(self, seed: int, file: Path) -> None:
+        run = replace(self._run(seed), progress=self.progress)
+        model, log = train_segmenter(
+            self.data,
+            self.grid.recipe,
+            run,
+            arch=self.grid.architecture,
+            weights=self.weights,
+            enlarge=self.grid.enlarge,
+            limit=self.limit,
+            resume=file.with_name(f"{file.name}.resume"),
+        )
+        described = describe_segmenter(model, self.data, run, limit=self.limit)
+        facts = {
+            "data": self.grid.dataset,
+            "seed": seed,
+            "recipe": asdict(self.grid.recipe),
+            **described,
+            "training": {**log.to_dict(), "losses": log.losses[-1:]},
+            **circumstances(run.torch_device, run.precision),
+        }
+        write_text(file.with_suffix(".json"), json.dumps(facts, indent=1) + "\n")
+        save(model.cpu(), file, overwrite=True)
+
+    def _run(self, seed: int) -> Run:
+        return Run(seed=seed, device=self.device, precision=self.precision, progress=False)
+
+    def _setup(self, row: Row, key: CellKey) -> dict[str, Any]:
+        setup = {
+            "dataset": self.grid.dataset,
+            "architecture": self.grid.architecture,
+            "recipe": asdict(self.grid.recipe),
+            "enlarge": self.grid.enlarge,
+            "limit": self.limit,
+            "pixels": self.pixels,
+            "forgotten": list(key.forget),
+            "seed": key.seed,
+            "row": row.name,
+            "method": row.method,
+            "setting": row.setting,
+            "options": row.resolved(),
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(setup))
+        return plain
+
+    def _unlearned(
+        self, row: Row, key: CellKey, model: nn.Module, run: Run
+    ) -> tuple[nn.Module | None, str | None, tuple[str, ...]]:
+        if row.method is None:
+            return model, None, ()
+        request = ForgetRequest.of_scenes(self.scenes("train"), key.forget)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            try:
+                result = unlearn(
+                    model,
+                    request,
+                    method=row.method,
+                    seed=run.seed,
+                    device=run.device,
+                    precision=run.precision,
+                    progress=False,
+                    **row.options,
+                )
+            except PourError as error:
+                # Diverged or refused: one method must not take the rest of the grid with it.
+                return None, str(error), ()
+        return result, None, tuple(str(entry.message) for entry in caught if str(entry.message).startswith(row.method))
+
+    def _audited(self, model: nn.Module, unlearned: nn.Module, key: CellKey) -> AuditReport:
+        return audit_segmentation(
+            original=model,
+            unlearned=unlearned,
+            data=self.data,
+            classes=list(key.forget),
+            scenes=self.scenes("test"),
+            pixels=self.pixels,
+            seed=key.seed,
+            device=self.device,
+            progress=False,
+        )
+
+    def _draw(self, model: nn.Module, unlearned: nn.Module, row: Row, key: CellKey, run: Run) -> None:
+        from pour.report.figures.segmentation import draw_segmentation
+        from pour.report.overlays import choose_scenes, overlay_data, save_small
+
+        shown = choose_scenes(self.scenes("test"), key.forget, 2)
+        data = overlay_data(model, unlearned, shown, run, classes=self.data.classes, forgotten=key.forget)
+        name = "-".join(self.data.classes[label].lower() for label in key.forget)
+        save_small(draw_segmentation(data), self.out / "overlays" / f"{name}-{row.name}-seed-{key.seed}.png")

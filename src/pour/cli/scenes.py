@@ -1,0 +1,209 @@
+"""pour train, unlearn, audit, bench and table where labels belong to pixels."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.table import Table
+
+import pour
+from pour._files import refuse_to_overwrite, write_text
+from pour.cli.terminal import show
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from pour.auditing.report import AuditReport
+    from pour.data.segmentation import SegmentationDataset
+    from pour.methods import Method
+    from pour.training import Run
+
+__all__ = ["audit_scenes", "bench_scenes", "request_scenes", "table_scenes", "train_scenes"]
+
+DEFAULT_ARCH = "smp:deeplabv3plus:tu-tf_efficientnet_lite0"
+
+
+def train_scenes(
+    out: Path,
+    data: str,
+    run: Run,
+    *,
+    root: Path | None,
+    arch: str | None,
+    recipe: str | None,
+    changes: dict[str, Any],
+    without: Sequence[str],
+    weights: str | Path | None,
+    enlarge: int,
+    limit: int | None,
+    save_every: float,
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    """Train a segmentation network, and print its IoU."""
+    from pour._circumstances import circumstances
+    from pour.data import load_segmentation
+    from pour.training import get_recipe
+    from pour.training.segmenter import describe_segmenter, train_segmenter
+
+    refuse_to_overwrite(out, overwrite=overwrite)
+    chosen = get_recipe(recipe or "scenes").change(**changes)
+    dataset = load_segmentation(data, root)
+    started = time.perf_counter()
+    model, log = train_segmenter(
+        dataset,
+        chosen,
+        run,
+        arch=arch or DEFAULT_ARCH,
+        without=list(without),
+        weights=weights,
+        enlarge=enlarge,
+        limit=limit,
+        resume=out.with_name(f"{out.name}.resume"),
+        resume_seconds=save_every,
+    )
+    seconds = time.perf_counter() - started
+    described = describe_segmenter(model, dataset, run, limit=limit)
+    pour.save(model, out, overwrite=overwrite)
+    facts = {
+        "data": data,
+        "without": list(without),
+        "seed": run.seed,
+        "recipe": dataclasses.asdict(chosen),
+        "enlarge": enlarge,
+        "weights": None if weights is None else str(weights),
+        **described,
+        "seconds": seconds,
+        "training": log.to_dict(),
+        **circumstances(run.torch_device, run.precision),
+    }
+    write_text(out.with_suffix(".json"), json.dumps(facts, indent=1))
+    splits = described["segmentation"]
+    table = Table("class", *splits, title=f"{out.name}: IoU on {data}, {chosen.name}, seed {run.seed}")
+    for name in dataset.classes:
+        values = [splits[split]["iou"][name] for split in splits]
+        table.add_row(name, *("" if value is None else f"{value:.2%}" for value in values))
+    table.add_section()
+    table.add_row("mean", *(f"{splits[split]['mean_iou']:.2%}" for split in splits))
+    table.add_row("pixel accuracy", *(f"{splits[split]['accuracy']:.2%}" for split in splits))
+    show(table, quiet=quiet)
+    typer.echo(out)
+
+
+def request_scenes(
+    data: str, root: Path | None, forget: Sequence[str], method: Method
+) -> tuple[SegmentationDataset, pour.ForgetRequest]:
+    """The request to forget classes of a segmentation dataset; its images are read only where the method needs them."""
+    from pour.data import Scenes, load_segmentation
+
+    dataset = load_segmentation(data, root)
+    classes = dataset.indices(forget)
+    if not method.needs:
+        return dataset, pour.ForgetRequest(classes=list(classes))
+    return dataset, pour.ForgetRequest.of_scenes(Scenes.of(dataset.splits["train"]), classes)
+
+
+def open_segmenter(path: Path, arch: str | None, dataset: SegmentationDataset) -> nn.Module:
+    """A segmentation network from a file of pour, or from plain weights and an architecture."""
+    if arch is None:
+        return pour.load(path)
+    from pour.models import set_class_names
+
+    loaded = pour.load(path, pour.build_model(arch, dataset.num_classes))
+    set_class_names(loaded, dataset.classes)
+    return loaded
+
+
+def audit_scenes(
+    files: dict[str, Path | None],
+    data: str,
+    root: Path | None,
+    forget: Sequence[str],
+    *,
+    arch: str | None,
+    limit: int | None,
+    seed: int,
+    device: str | None,
+    precision: str | None,
+    report: Path | None,
+    quiet: bool,
+) -> AuditReport:
+    """Audit segmentation networks; with ``report``, write the page with overlays."""
+    from pour.auditing import audit_segmentation
+    from pour.data import Scenes, load_segmentation
+
+    dataset = load_segmentation(data, root)
+    scenes = Scenes.of(dataset.splits["test"], limit=limit)
+    models = {role: open_segmenter(path, arch, dataset) for role, path in files.items() if path is not None}
+    result = audit_segmentation(
+        **models,  # type: ignore[arg-type]
+        data=dataset,
+        classes=list(forget),
+        scenes=scenes,
+        limit=limit,
+        seed=seed,
+        device=device,
+        precision=precision,  # type: ignore[arg-type]
+        progress=not quiet,
+    )
+    if report is not None:
+        from pour.report.overlays import choose_scenes, overlay_data, overlay_section
+        from pour.training import Run
+
+        result.save(report.with_suffix(".json"))
+        gone = result.data.forgotten
+        overlays = overlay_data(
+            models["original"],
+            models["unlearned"],
+            choose_scenes(scenes, gone),
+            Run(seed=seed, device=device, progress=False),
+            classes=dataset.classes,
+            forgotten=gone,
+        )
+        pour.write_report(
+            result,
+            report,
+            history=pour.history(models["unlearned"]),
+            figures=[overlay_section(overlays)],
+            command=shlex.join(["pour", *sys.argv[1:]]),
+            files=[path for path in files.values() if path is not None],
+        )
+    return result
+
+
+def bench_scenes(experiment: str, out: Path | None, *, quiet: bool, **options: Any) -> None:
+    """Run the segmentation experiment and print its table."""
+    from pour.bench.segmentation import run_scenes
+    from pour.bench.segmentation_table import scene_lines, scene_table
+
+    outcome = run_scenes(experiment, out or Path("runs") / experiment, progress=not quiet, **options)
+    show(scene_table(scene_lines(outcome.out), title=experiment), quiet=quiet)
+    for sentence in outcome.failed:
+        typer.echo(f"failed: {sentence}", err=True)
+    typer.echo(f"{outcome.done} cells made, {outcome.kept} were there: {outcome.out}")
+
+
+def table_scenes(folder: Path, format: str, against: str | None, out: Path | None) -> None:
+    """Print or write the table of a segmentation store."""
+    from pour.bench.segmentation_table import render_scenes, scene_lines, scene_table
+
+    if against not in (None, "paper"):
+        raise UsageError(f"Results can be put against paper, not against {against!r}.")
+    lines = scene_lines(folder, against="paper" if against else None)
+    if format == "rich" and out is None:
+        show(scene_table(lines))
+    elif out is None:
+        typer.echo(render_scenes(lines, format), nl=False)  # type: ignore[arg-type]
+    else:
+        write_text(out, render_scenes(lines, format))  # type: ignore[arg-type]
+        typer.echo(out)
