@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -11,6 +10,10 @@ from torch import Tensor, nn
 
 from pour._torchvision import torchvision_works
 from pour.models.imagetext import ImageTextEncoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 torchvision_works()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dual_families as families
 import numpy as np
@@ -19,6 +19,9 @@ from pour.models import embed_images, find_image_projection, text_encoder, zero_
 from pour.models.dual import expectations
 from pour.models.dualforget import forget_embedding
 from pour.models.embedding import ProjectedEmbedding
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 WIDTH = families.WIDTH
 
@@ -62,9 +65,7 @@ def test_folding_gives_the_same_scores_class_and_keys(name: str) -> None:
     assert type(folded) is type(model)
     assert list(folded.state_dict()) == list(model.state_dict())
     texts = torch.nn.functional.normalize(directions(5, seed=9), dim=1)
-    scores = [
-        torch.nn.functional.normalize(embedding(each), dim=1) @ texts.T for each in (forgotten, folded)
-    ]
+    scores = [torch.nn.functional.normalize(embedding(each), dim=1) @ texts.T for each in (forgotten, folded)]
     torch.testing.assert_close(*scores, atol=1e-5, rtol=0)
     # Only the visual projection changed.
     changed = {key for key, tensor in folded.state_dict().items() if not torch.equal(tensor, model.state_dict()[key])}
@@ -109,7 +110,8 @@ def test_two_requests_are_one_projector_of_higher_rank(family: str) -> None:
     together = pour.forget(model, directions=rows)
     torch.testing.assert_close(embedding(stepwise), embedding(together), atol=1e-5, rtol=1e-5)
     place = find_image_projection(stepwise)
-    assert place is not None and isinstance(place.module, ProjectedEmbedding)
+    assert place is not None
+    assert isinstance(place.module, ProjectedEmbedding)
     assert not isinstance(place.layer, ProjectedEmbedding)
     assert [record.options["rank"] for record in pour.history(stepwise)] == [1, 3]
 
@@ -213,7 +215,8 @@ def test_an_open_clip_tower_without_a_linear_end_says_so() -> None:
     model = families.open_clip_vit()
     model.visual.proj = None
     place = find_image_projection(model)
-    assert place is not None and not place.parts
+    assert place is not None
+    assert not place.parts
     forgotten = pour.forget(model, directions=torch.randn(place.width))
     with pytest.raises(UsageError, match="does not end in a linear layer"):
         pour.fold(forgotten)
@@ -227,7 +230,8 @@ def test_the_text_tower_encodes_texts(tmp_path: Path) -> None:
         model.train()
         texts = ["a photo of a cat", "a dog"]
         got = text_encoder(model, tokenizer)(texts)
-        assert got.shape == (2, WIDTH) and model.training
+        assert got.shape == (2, WIDTH)
+        assert model.training
         model.eval()
         batch = tokenizer(texts, padding="max_length" if full else True, return_tensors="pt")
         with torch.no_grad():
@@ -245,7 +249,8 @@ def test_open_clip_encodes_texts() -> None:
 
 def test_expectations_come_from_the_library() -> None:
     clip, siglip = expectations(families.hf_clip()), expectations(families.hf_siglip())
-    assert clip.mean is not None and round(clip.mean[0], 3) == 0.481
+    assert clip.mean is not None
+    assert round(clip.mean[0], 3) == 0.481
     assert clip.image_size == siglip.image_size == families.SIDE
     assert siglip.mean == (0.5, 0.5, 0.5)
     opened = families.open_clip_resnet()

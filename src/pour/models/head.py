@@ -19,6 +19,7 @@ from pour.models.output import output_tensors
 from pour.models.projected import ProjectedHead, is_head_layer
 from pour.models.resnet import ResNet
 from pour.models.wrapper import NormalizedModel
+from pour.models.zeroshot import ZeroShotClassifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -150,13 +151,18 @@ def _family(model: nn.Module) -> str | None:
     if isinstance(model, NormalizedModel):
         below = _family(model.model)
         return None if below is None else f"model.{below}".rstrip(".")
-    if isinstance(model, ResNet):
+    if isinstance(model, ResNet | ZeroShotClassifier):
         return "head"
     libraries = {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
     layer: object = None
     classifier = getattr(model, "get_classifier", None)
     if "timm" in libraries and callable(classifier):
         layer = classifier()
+    elif "segmentation_models_pytorch" in libraries:
+        # A convolution, then enlarging and an activation.
+        layer = next(iter(getattr(model, "segmentation_head", None) or ()), None)
+    elif "transformers" in libraries and hasattr(model, "decode_head"):
+        layer = getattr(model.decode_head, "classifier", None)
     elif libraries & {"torchvision", "transformers"}:
         layers = (_last_layer(getattr(model, attribute, None)) for attribute in _FAMILY_ATTRIBUTES)
         layer = next((layer for layer in layers if layer is not None), None)
