@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -92,6 +93,11 @@ class Run:
             from lightning_fabric import Fabric
         except ImportError:
             from lightning.fabric import Fabric
+        for package in ("lightning_fabric", "lightning.fabric"):
+            # It announces the precision at every start, and would drown what a command has to say.
+            announcer = logging.getLogger(f"{package}.utilities.rank_zero")
+            if announcer.level == logging.NOTSET:
+                announcer.setLevel(logging.WARNING)
         device = self.torch_device
         where = [device.index or 0] if device.type == "cuda" else 1
         return Fabric(accelerator=device.type, devices=where, precision=_FABRIC_PRECISION[str(self.precision)])
