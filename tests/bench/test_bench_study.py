@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pour.bench import get_experiment
+from pour.bench.study import FOLLOWED, run_study
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pour.bench import Experiment
+
+SHORT = {"steps": 6, "batch_size": 64, "augment": False, "batch_norm": "frozen"}
+
+
+@pytest.fixture(scope="module")
+def experiment() -> Experiment:
+    grid = get_experiment("digits")
+    rows = tuple(
+        dataclasses.replace(row, options=SHORT if row.setting == "tuned" else row.options)
+        for row in grid.rows
+        if row.method in (*FOLLOWED, "pour-p") and row.setting != "common"
+    )
+    return dataclasses.replace(grid, recipe=grid.recipe.change(epochs=2), rows=rows)
+
+
+@pytest.fixture(scope="module")
+def store(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("study")
+    run_study(experiment, out, looks=3, classes=[0, 3, 8], device="cpu", progress=False)
+    return out
+
+
+def test_everything_is_written(store: Path) -> None:
+    names = {path.name for path in (store / "study").iterdir()}
+    trajectories = {f"trajectory-{method}.json" for method in FOLLOWED}
+    assert names == {*trajectories, "separation.json", "study.svg", "study.png"}
+    found = json.loads((store / "study" / "trajectory-delete.json").read_text())
+    assert [look["step"] for look in found["result"]["looks"]] == [0, 2, 4, 6]
+    assert set(found["setup"]["models"]) == {"original", "retrained"}
+    assert {"device", "commit"} <= set(found["circumstances"])
+    separation = json.loads((store / "study" / "separation.json").read_text())["result"]
+    assert [entry["label"] for entry in separation["classes"]] == [0, 3, 8]
+    assert set(separation["correlation"]) == {"pour-p", *FOLLOWED}
+    assert "<svg" in (store / "study" / "study.svg").read_text()
+
+
+def test_what_is_there_is_kept_and_what_is_damaged_is_made_again(store: Path, experiment: Experiment) -> None:
+    folder = store / "study"
+    before = {path.name: path.read_bytes() for path in folder.glob("*.json")}
+    times = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+    (folder / "trajectory-delete.json").write_text("{")
+    study = run_study(experiment, store, looks=3, classes=[0, 3, 8], device="cpu", progress=False)
+    assert study.separation.read_bytes() == before["separation.json"]
+    assert (
+        json.loads(study.trajectories["delete"].read_text())["result"]
+        == (json.loads(before["trajectory-delete.json"])["result"])
+    )
+    kept = [path.name for path in folder.glob("*.json") if path.stat().st_mtime_ns == times[path.name]]
+    assert sorted(kept) == ["separation.json", "trajectory-gradient-ascent.json", "trajectory-pour-d.json"]
+
+
+def test_bad_input_is_refused(experiment: Experiment, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="look at least once"):
+        run_study(experiment, tmp_path, looks=0)
+    without = dataclasses.replace(experiment, rows=tuple(row for row in experiment.rows if row.method != "delete"))
+    with pytest.raises(UsageError, match="has no row of delete"):
+        run_study(without, tmp_path, device="cpu")
