@@ -14,8 +14,11 @@ from pour.cli.auditing import audit
 from pour.cli.benching import bench, table, tune
 from pour.cli.lists import datasets, methods, models
 from pour.cli.showcase import demo
+from pour.cli.studying import study
 from pour.cli.training import history, train, unlearn
 from pour.cli.viewing import view
+from pour.cli.weights import weights
+from pour.cli.zeroshot import texts
 from pour.errors import PourError, UsageError
 
 __all__ = ["main", "make_app"]
@@ -60,11 +63,14 @@ def make_app(arguments: list[str]) -> typer.Typer:
         tune,
         bench,
         table,
+        study,
         view,
         history,
         methods,
         datasets,
         models,
+        weights,
+        texts,
     ):
         app.command()(command)
     return app

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -14,9 +14,14 @@ from rich.table import Table
 import pour
 from pour._files import refuse_to_overwrite, write_text
 from pour._options import DEFAULT_METHOD
-from pour.cli.flags import Data, Device, Forget, Out, Overwrite, PrecisionFlag, Quiet, Root, Seed
+from pour.cli.flags import Data, Device, Out, Overwrite, PrecisionFlag, Quiet, Root, Seed
+from pour.cli.scenes import open_segmenter, request_scenes, train_scenes
 from pour.cli.terminal import open_model, show
+from pour.cli.zeroshot import Concept, ConceptPart, TextFile, forget_by_text, open_text
 from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["history", "train", "unlearn"]
 
@@ -27,13 +32,25 @@ def train(
     root: Root = None,
     arch: Annotated[str | None, typer.Option(help="A name from pour models.", show_default="by dataset")] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="fast, long or digits.", show_default="digits for digits, else fast")
+        str | None, typer.Option(help="fast, long, digits, head or scenes.", show_default="digits, head or fast")
     ] = None,
     without: Annotated[
         list[str] | None,
         typer.Option(help="Leave out a class, by name or index: the retrained reference. May be given several times."),
     ] = None,
-    weights: Annotated[Path | None, typer.Option(help="A file of weights to start from.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Weights to start from: a file, or a name from pour weights.")
+    ] = None,
+    freeze_backbone: Annotated[
+        bool, typer.Option("--freeze-backbone", help="Train only the head, on features that are computed once.")
+    ] = False,
+    image_size: Annotated[
+        int | None,
+        typer.Option(help="Resize images to this inside the network.", show_default="its own with --freeze-backbone"),
+    ] = None,
+    enlarge: Annotated[int, typer.Option(help="For segmentation: enlarge images by this inside the network.")] = 1,
+    limit: Annotated[int | None, typer.Option(help="For segmentation: only so many images of each split.")] = None,
+    text: TextFile = None,
     epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
     lr: Annotated[float | None, typer.Option(help="Instead of the recipe's.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
@@ -50,24 +67,64 @@ def train(
     A killed run goes on when the same command is started again.
     """
     from pour._circumstances import circumstances
-    from pour.training import Run, describe_classifier, get_recipe, train_classifier
+    from pour.data.registry import is_segmentation
+    from pour.training import FrozenBackbone, Run, describe_classifier, get_recipe, train_classifier
+    from pour.training.zeroshot import is_zero_shot, train_zero_shot
 
     refuse_to_overwrite(out, overwrite=overwrite)
     run = Run(seed=seed, device=device, precision=precision, progress=not quiet)  # type: ignore[arg-type]
-    chosen = get_recipe(recipe or ("digits" if data == "digits" else "fast"))
+    if is_segmentation(data):
+        train_scenes(
+            out,
+            data,
+            run,
+            root=root,
+            arch=arch,
+            recipe=recipe,
+            changes={"epochs": epochs, "lr": lr, "batch_size": batch_size},
+            without=without or (),
+            weights=weights,
+            enlarge=enlarge,
+            limit=limit,
+            save_every=save_every,
+            overwrite=overwrite,
+            quiet=quiet,
+        )
+        return
+    usual = "head" if freeze_backbone else "digits" if data == "digits" else "fast"
+    chosen = get_recipe(recipe or usual)
     chosen = chosen.change(epochs=epochs, lr=lr, batch_size=batch_size)
     dataset = pour.load_dataset(data, root, download=download)
     started = time.perf_counter()
-    model, log = train_classifier(
-        dataset,
-        chosen,
-        run,
-        arch=arch or ("resnet-digits" if data == "digits" else "resnet18"),
-        without=without or (),
-        weights=weights,
-        resume=out.with_name(f"{out.name}.resume"),
-        resume_seconds=save_every,
-    )
+    network = arch or ("resnet-digits" if data == "digits" else "resnet18")
+    if freeze_backbone:
+        if weights is None:
+            raise UsageError("--freeze-backbone trains the head alone; pass the backbone's weights with --weights.")
+        backbone = FrozenBackbone(dataset, network, weights, image_size)
+        model, log = backbone.train_head(chosen, run, without=without or ())
+    elif is_zero_shot(network):
+        model, log = train_zero_shot(
+            dataset,
+            open_text(text),
+            chosen,
+            run,
+            arch=network,
+            without=without or (),
+            resume=out.with_name(f"{out.name}.resume"),
+            resume_seconds=save_every,
+        )
+    else:
+        model, log = train_classifier(
+            dataset,
+            chosen,
+            run,
+            arch=network,
+            without=without or (),
+            weights=weights,
+            image_size=image_size,
+            resume=out.with_name(f"{out.name}.resume"),
+            resume_seconds=save_every,
+        )
     seconds = time.perf_counter() - started
     described = describe_classifier(model, dataset, run, without=without or ())
     pour.save(model, out, overwrite=overwrite)
@@ -76,6 +133,8 @@ def train(
         "without": without or [],
         "seed": seed,
         "recipe": dataclasses.asdict(chosen),
+        "weights": weights,
+        "frozen_backbone": freeze_backbone,
         **described,
         "seconds": seconds,
         "training": log.to_dict(),
@@ -91,8 +150,10 @@ def train(
 
 def unlearn(
     model: Annotated[Path, typer.Argument(help="The file of the original model.", show_default=False)],
-    forget: Forget,
     out: Out,
+    forget: Annotated[
+        list[str] | None, typer.Option(help="A class to forget, by name or index; may be given several times.")
+    ] = None,
     method: Annotated[str, typer.Option(help="A name from pour methods; its own options follow below.")] = (
         DEFAULT_METHOD
     ),
@@ -104,6 +165,9 @@ def unlearn(
     fold: Annotated[
         bool, typer.Option("--fold", help="Merge a projector into the head: the same keys as before.")
     ] = False,
+    concept: Concept = None,
+    concept_part: ConceptPart = "specific",
+    text: TextFile = None,
     seed: Seed = 0,
     device: Device = None,
     precision: PrecisionFlag = None,
@@ -116,14 +180,26 @@ def unlearn(
 
     --method NAME --help lists that method's own options.
     """
+    from pour.data.registry import is_segmentation
     from pour.data.splits import Splits
     from pour.methods import make_method, request_of
 
     refuse_to_overwrite(out, overwrite=overwrite)
+    if bool(forget) == bool(concept):
+        raise UsageError("Name what to forget, with --forget (a class) or --concept (words), and not both.")
+    if concept:
+        _keep(forget_by_text(pour.load(model), concept, text, concept_part), out, fold, overwrite, quiet)
+        return
+    forget = forget or []
     chosen = make_method(method, **options)
-    dataset = None if data is None else pour.load_dataset(data, root)
-    original = open_model(model, arch, dataset, num_classes)
-    request = pour.ForgetRequest(classes=forget)
+    dataset = None
+    if data is not None and is_segmentation(data):
+        scenes, request = request_scenes(data, root, forget, chosen)
+        original = open_segmenter(model, arch, scenes)
+    else:
+        dataset = None if data is None else pour.load_dataset(data, root)
+        original = open_model(model, arch, dataset, num_classes)
+        request = pour.ForgetRequest(classes=forget)
     if dataset is not None:
         request = request_of(Splits.of(dataset, forget), chosen, original, recipe=recipe, seed=seed)
     forgotten = pour.unlearn(
@@ -135,6 +211,11 @@ def unlearn(
         precision=precision,  # type: ignore[arg-type]
         progress=not quiet,
     )
+    _keep(forgotten, out, fold, overwrite, quiet)
+
+
+def _keep(forgotten: nn.Module, out: Path, fold: bool, overwrite: bool, quiet: bool) -> None:
+    """Save a model that has forgotten, with its history beside it."""
     if fold:
         forgotten = pour.fold(forgotten)
     pour.save(forgotten, out, overwrite=overwrite)

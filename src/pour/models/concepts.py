@@ -34,7 +34,8 @@ def concept_directions(
     With the unit text embedding t of a concept and :math:`T` the m unit rows of what is to be kept:
 
     * "text": :math:`t`, as in the paper. Texts have much in common, so this takes from every image something that
-      other concepts are read from.
+      other concepts are read from. The concept's score is then 0 for every image, which is still the highest one where
+      all others are negative: with few texts, and an encoder trained to tell them apart, it may stay the answer.
     * "centered": :math:`t - \tfrac1m\sum_j T_j`, the concept less what all texts have in common.
     * "specific": :math:`(\tfrac1m T^\top T + \tfrac1d I)^{-1} t`, along which the others vary little: the direction v
       with :math:`t \cdot v = 1` that least changes the others' scores, :math:`|T v|^2 / m + |v|^2 / d`. With a weight
@@ -88,7 +89,7 @@ def forget_concepts(
     *,
     encode: TextEncoder,
     others: Sequence[str] | Tensor | None = None,
-    direction: ConceptDirection = "text",
+    direction: ConceptDirection = "specific",
     templates: Sequence[str] = ("{}",),
 ) -> nn.Module:
     """Return a copy of a dual encoder, or of a zero-shot classifier, whose image embedding lacks what texts say.
@@ -101,14 +102,15 @@ def forget_concepts(
         encode: The text encoder of the same space, see :func:`pour.models.text_encoder`.
         others: What to keep, in words or as embeddings, for the directions that need it; by default the texts of a
             classifier, but for the one nearest to each concept.
-        direction: Which part of the texts to remove, see :func:`concept_directions`.
+        direction: Which part of the texts to remove, see :func:`concept_directions`; "text" is the paper's.
         templates: Put around each concept, and averaged.
 
     Example:
         >>> from pour.models.imagetext import ImageTextEncoder
         >>> from pour.models.text import TextTable
         >>> texts = TextTable(("a cat", "a dog"), torch.eye(4)[:2])
-        >>> forgotten = forget_concepts(ImageTextEncoder(4, width=4, blocks=(1,)), "a cat", encode=texts)
+        >>> encoder = ImageTextEncoder(4, width=4, blocks=(1,))
+        >>> forgotten = forget_concepts(encoder, "a cat", encode=texts, others=["a dog"])
         >>> forgotten(torch.rand(2, 3, 8, 8))[:, 0].abs().max().item() < 1e-6
         True
     """
@@ -143,7 +145,10 @@ def _kept(
         return prompt_embeddings(encode, list(others), templates)
     classifier = cards.unwrap(model)
     if not isinstance(classifier, ZeroShotClassifier):
-        raise UsageError("Which texts are to be kept is not known; pass others=, in words or as embeddings.")
+        raise UsageError(
+            "Which texts are to be kept is not known; pass others=, in words or as embeddings, or remove the whole "
+            'text with direction="text".'
+        )
     rows = classifier.text
     nearest = (_units(text, "concepts").to(rows) @ rows.T).argmax(dim=1)
     left = torch.ones(len(rows), dtype=torch.bool, device=rows.device)

@@ -1,0 +1,141 @@
+"""The zero-shot experiment: forget concepts by their text, one by one and all at once, and see what else goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pour._files import write_text
+from pour._progress import ProgressBar
+from pour.bench.runner import Outcome
+from pour.bench.store import EXPERIMENT_FILE, CellKey, read_experiment
+from pour.bench.zeroshot_cells import Cells
+from pour.bench.zeroshot_models import ZeroShotModels
+from pour.data.registry import load_dataset
+from pour.errors import UsageError
+from pour.models.classes import resolve_classes
+from pour.training.recipes import Recipe, get_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pour.data.dataset import ImageDataset
+    from pour.training.run import Precision
+
+__all__ = ["CONCEPTS", "ROWS", "ZERO_SHOT", "ZeroShotRow", "run_zero_shot"]
+
+ZERO_SHOT = "zeroshot"
+"""The experiment's name."""
+ZeroShotRow = Literal["text", "specific", "centered", "random"]
+ROWS: tuple[ZeroShotRow, ...] = ("text", "specific", "centered", "random")
+"""What is removed: the concept's text (the paper), its specific or centred part, or a random direction (control)."""
+CONCEPTS = tuple(range(0, 100, 10))
+"""The classes of CIFAR-100 that are forgotten, fixed beforehand: every tenth."""
+PAPER_CONCEPTS = ("goldfish", "European fire salamander", "boa constrictor", "centipede", "bison")
+"""The paper's classes of ImageNet."""
+
+
+def run_zero_shot(
+    out: str | Path,
+    *,
+    arch: str = "clip-resnet18",
+    data: str = "cifar100",
+    transfer: str | None = "cifar10",
+    text: Path | None = None,
+    names: Mapping[str, str] | None = None,
+    root: str | Path | None = None,
+    rows: Sequence[str] | None = None,
+    seeds: Sequence[int] = (0,),
+    forget: Sequence[int | str] | None = None,
+    recipe: Recipe | None = None,
+    device: str | None = None,
+    precision: Precision | None = None,
+    progress: bool = True,
+) -> Outcome:
+    """Make every cell of the zero-shot experiment that is not in the store yet.
+
+    A cell is one request (a concept, or all of them at once) and one kind of direction. The request says "a photo of a
+    NAME."; an encoder that is trained here is scored with the average of other prompts, which it was not trained on.
+
+    Args:
+        out: the folder of the store.
+        arch: ``clip-resnet18`` trains one; ``hf:FOLDER``, ``hf:NAME`` and ``open_clip:ARCH@WEIGHTS`` are pretrained.
+        data: what is classified; ``folder:PATH@SIZE`` for a folder of images to each class.
+        transfer: another dataset, scored with prompts of its own classes before and after; None for none.
+        text: a file of text embeddings for an encoder that is trained here; by default they are computed.
+        names: what classes are called in texts, by class, where a folder's name is not it.
+        root: the data folder.
+        rows: only these of :data:`ROWS`.
+        seeds: of training; a pretrained encoder has one.
+        forget: classes by name or index instead of :data:`CONCEPTS` (or the paper's, where the data has them).
+        recipe: how to train; by default ``fast``.
+        device: where to compute, by default the GPU where there is one.
+        precision: of training.
+        progress: show a progress bar.
+    """
+    unknown = [row for row in rows or () if row not in ROWS]
+    if unknown:
+        raise UsageError(f"The zero-shot experiment has no row {unknown[0]!r}; it has {', '.join(ROWS)}.")
+    chosen = tuple(row for row in ROWS if rows is None or row in rows)
+    models = ZeroShotModels(
+        out=Path(out).resolve(),
+        arch=arch,
+        data=data,
+        root=None if root is None else Path(root),
+        recipe=recipe or get_recipe("fast"),
+        text=text,
+        names=names or {},
+        device=device,
+        precision=precision,
+        progress=progress,
+    )
+    dataset = models.dataset()
+    requests = _requests(dataset, forget)
+    _write_experiment(models, requests, chosen)
+    other = None
+    if transfer is not None and models.trained:
+        other = load_dataset(transfer, models.root)
+    used = seeds if models.trained else (0,)
+    keys = [CellKey(request, seed, row) for seed in used for request in requests for row in chosen]
+    cells = Cells(models, dataset, other)
+    done = 0
+    with ProgressBar(len(keys), f"bench {ZERO_SHOT}", enabled=progress) as bar:
+        for number, key in enumerate(keys, 1):
+            done += cells.make(key)
+            bar.update(number, note=f"{'+'.join(map(str, key.forget))}, {key.row}")
+    return Outcome(out=models.out, done=done, kept=len(keys) - done, failed=())
+
+
+def _requests(dataset: ImageDataset, forget: Sequence[int | str] | None) -> tuple[tuple[int, ...], ...]:
+    """Each class on its own, then all of them at once."""
+    listed: Sequence[int | str]
+    if forget is not None:
+        listed = forget
+    elif set(PAPER_CONCEPTS) <= set(dataset.classes):
+        listed = PAPER_CONCEPTS
+    else:
+        listed = [label for label in CONCEPTS if label < dataset.num_classes]
+    single = [resolve_classes(item, num_classes=dataset.num_classes, class_names=dataset.classes)[0] for item in listed]
+    together = (tuple(sorted(single)),) if 1 < len(single) <= dataset.num_classes - 2 else ()
+    return (*((label,) for label in single), *together)
+
+
+def _write_experiment(
+    models: ZeroShotModels, requests: tuple[tuple[int, ...], ...], rows: tuple[ZeroShotRow, ...]
+) -> None:
+    known = read_experiment(models.out)
+    if known is not None and known["name"] != ZERO_SHOT:
+        raise UsageError(f"{models.out} holds results of {known['name']}, not of {ZERO_SHOT}; give another folder.")
+    listed = [list(request) for request in requests]
+    if known is not None:
+        listed = [*known["forget"], *(request for request in listed if request not in known["forget"])]
+        rows = tuple(row for row in ROWS if row in known["rows"] or row in rows)
+    content = {
+        "name": ZERO_SHOT,
+        "dataset": models.data,
+        "architecture": models.arch,
+        "forget": listed,
+        "rows": list(rows),
+    }
+    write_text(models.out / EXPERIMENT_FILE, json.dumps(content, indent=1, sort_keys=True) + "\n")

@@ -1,0 +1,236 @@
+"""The zero-shot experiment: training, cells, resuming, tables, bars and the commands around it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import pour
+from pour.bench import render
+from pour.bench.store import read_store
+from pour.bench.zeroshot import ROWS, run_zero_shot
+from pour.bench.zeroshot_table import draw_zero_shot, is_zero_shot_store, save_bars, zero_shot_table
+from pour.errors import UsageError
+from pour.models import CAPTIONS, PROMPTS, TextTable, ZeroShotClassifier
+from pour.models.text import prompts_of
+from pour.training import get_recipe
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
+
+import dual_families as families
+
+WIDTH = 48
+DIGITS = [str(digit) for digit in range(10)]
+FORGET = ["3", "8"]
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stand-ins for a sentence encoder's embeddings: a common part, one of the class, a little of the template."""
+    numbers = torch.Generator().manual_seed(0)
+    common, classes = torch.randn(WIDTH, generator=numbers), torch.randn(10, WIDTH, generator=numbers)
+    templates = (*CAPTIONS, *PROMPTS)
+    noise = 0.2 * torch.randn(len(templates), 10, WIDTH, generator=numbers)
+    rows = F.normalize((0.8 * common + classes + noise).flatten(0, 1), dim=1)
+    return TextTable(tuple(prompts_of(DIGITS, templates)), rows, "random").save(
+        tmp_path_factory.mktemp("text") / "digits.npz"
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Path:
+    out = tmp_path_factory.mktemp("zeroshot") / "runs"
+    outcome = run(out, text_file)
+    assert (outcome.done, outcome.kept) == (12, 0)
+    return out
+
+
+def run(out: Path, text_file: Path, **options: object) -> pour.bench.Outcome:
+    settings = {
+        "arch": "clip-resnet-digits",
+        "data": "digits",
+        "transfer": "digits",
+        "text": text_file,
+        "forget": FORGET,
+        "recipe": get_recipe("digits").change(epochs=6),
+        "device": "cpu",
+        "progress": False,
+    }
+    return run_zero_shot(out, **{**settings, **options})
+
+
+def test_the_encoder_learns_and_forgets_by_text(store: Path) -> None:
+    cells = {(cell.key.forget, cell.key.row): cell for cell in read_store(store)}
+    assert set(cells) == {(forget, row) for forget in ((3,), (8,), (3, 8)) for row in ROWS}
+    for (forget, row), cell in cells.items():
+        values = {name: reading["value"] for name, reading in cell.values.items()}
+        assert values["acc_r_before"] > 0.85
+        assert values["fold_gap"] < 1e-5
+        if row == "random":
+            assert values["acc_f"] > 0.5 * values["acc_f_before"]
+        elif row == "specific":
+            assert values["fall"] >= 0.7, (forget, row, values)
+        if row != "random":
+            assert values["acc_r"] > values["acc_r_before"] - 0.02
+        # The transfer set is the same data, so that its accuracy is that of all classes.
+        size = sum(cell.answers)
+        counts = json.loads((store / cell.key.path).with_suffix(".report.json").read_text())
+        assert values["transfer"] == pytest.approx(sum(counts["after"]) / sum(counts["images"]))
+        assert values["acc_f"] == pytest.approx(sum(counts["after"][label] for label in forget) / size)
+        assert size == sum(counts["images"][label] for label in forget)
+
+
+def test_the_stored_cells_are_what_the_saved_model_gives(store: Path) -> None:
+    model = pour.load(store / "models" / "seed-0" / "original.safetensors")
+    assert isinstance(model, ZeroShotClassifier)
+    split = pour.load_dataset("digits").splits["test"]
+    images = torch.from_numpy(split.images).permute(0, 3, 1, 2).float() / 255
+    texts = TextTable.load(next(store.parent.parent.glob("text*/digits.npz")))
+    folded = pour.fold(pour.models.forget_concepts(model, "a photo of a 8.", encode=texts, direction="text"))
+    with torch.no_grad():
+        answers = folded.eval()(images).argmax(dim=1).numpy()
+    own = split.labels == 8
+    cell = next(cell for cell in read_store(store) if (cell.key.forget, cell.key.row) == ((8,), "text"))
+    assert cell.values["acc_f"]["value"] == pytest.approx((answers[own] == 8).mean())
+    assert cell.values["acc_r"]["value"] == pytest.approx((answers == split.labels)[~own].mean())
+    assert np.array_equal(np.bincount(answers[own], minlength=10), cell.answers)
+
+
+def test_a_second_run_makes_only_what_is_missing(store: Path, text_file: Path) -> None:
+    path = store / "cells" / "forget-3" / "seed-0" / "specific.json"
+    before = path.read_text()
+    path.write_text(before[:100])
+    outcome = run(store, text_file)
+    assert (outcome.done, outcome.kept) == (1, 11)
+    assert path.read_text() == before
+    with pytest.raises(UsageError, match="no row 'odd'"):
+        run(store, text_file, rows=["odd"])
+
+
+def test_a_store_of_another_experiment_is_refused(tmp_path: Path, text_file: Path) -> None:
+    (tmp_path / "experiment.json").write_text('{"name": "cifar10"}')
+    with pytest.raises(UsageError, match="holds results of cifar10"):
+        run(tmp_path, text_file)
+
+
+def test_the_table_has_means_and_every_concept(store: Path) -> None:
+    assert is_zero_shot_store(store)
+    table = zero_shot_table(store, against="paper")
+    labels = [row.label for row in table.rows]
+    assert labels[:8] == ["each of 2"] * 4 + ["2 at once"] * 4
+    assert {"3", "8", "goldfish", "bison"} <= set(labels)
+    mean = table.rows[0].entries["acc_f_before"].mean
+    single = [row.entries["acc_f_before"].mean for row in table.rows if row.label in FORGET and "text" in row.setting]
+    assert mean == pytest.approx(sum(single) / 2)
+    paper = next(row for row in table.rows if row.label == "goldfish")
+    assert paper.published
+    assert paper.entries["acc_r_change"].mean == pytest.approx(1.87)
+    for format in ("rich", "markdown", "latex", "csv"):
+        assert "bison" in render(table, format)
+    assert "differ by at most" in render(table, "markdown")
+
+
+def test_the_bars_show_each_concept(store: Path) -> None:
+    figure = draw_zero_shot(store, row="text")
+    assert "points on its own classes" in figure.get_label()
+    assert len(save_bars(store)) == 2 * len(ROWS)
+    with pytest.raises(UsageError, match="no results of the row"):
+        draw_zero_shot(store, seed=9)
+
+
+def pour_command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pour", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_the_commands_from_training_to_the_audit(tmp_path: Path, text_file: Path) -> None:
+    original, forgotten, by_class = (tmp_path / f"{name}.safetensors" for name in ("o", "f", "c"))
+    common = ("--device", "cpu", "--quiet")
+    done = pour_command(
+        "train", "--data", "digits", "--arch", "clip-resnet-digits", "--text", text_file, "--epochs", 6, "--out",
+        original, *common,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    done = pour_command(
+        "unlearn", original, "--concept", "a photo of a 3", "--text", text_file, "--concept-part", "specific", "--fold",
+        "--out", forgotten, *common,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    history = json.loads(pour_command("history", forgotten, "--json").stdout)
+    assert [record["method"] for record in history] == ["pour-p", "fold"]
+    assert history[0]["options"]["concepts"] == ["a photo of a 3"]
+    done = pour_command("unlearn", original, "--method", "pour-p", "--forget", "3", "--out", by_class, *common)
+    assert done.returncode == 0, done.stderr
+    for file in (forgotten, by_class):
+        done = pour_command("audit", original, file, "--forget", "3", "--data", "digits", "--json", "--device", "cpu")
+        assert done.returncode == 0, done.stderr
+        values = pour.AuditReport.from_dict(json.loads(done.stdout)).values()
+        assert values["acc_f"] <= 0.2
+        assert values["acc_r"] > 0.85
+    for arguments, sentence in (
+        (("unlearn", original, "--out", tmp_path / "x"), "--forget (a class) or --concept (words)"),
+        (
+            ("unlearn", original, "--concept", "a zebra", "--text", text_file, "--out", tmp_path / "x"),
+            "has no text 'a zebra'",
+        ),
+    ):
+        done = pour_command(*arguments)
+        assert done.returncode == 2
+        assert sentence in done.stderr
+
+
+@pytest.mark.slow
+def test_a_pretrained_clip_and_a_folder_of_images_from_one_command(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    model = families.hf_clip()
+    model.save_pretrained(tmp_path / "clip")
+    families.save_tokenizer(tmp_path / "clip")
+    numbers = np.random.default_rng(0)
+    for name in ("n1", "n2", "n3", "n4"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for index in range(6):
+            pixels = numbers.integers(0, 255, (40, 50, 3), dtype=np.uint8)
+            pillow.fromarray(pixels).save(tmp_path / "images" / name / f"{index}.png")
+    (tmp_path / "names.txt").write_text("n1 cat\nn2 dog\nn3 red fish\nn4 ship\n")
+    out = tmp_path / "runs"
+    command = (
+        "bench", "zeroshot", "--arch", f"hf:{tmp_path / 'clip'}", "--data", f"folder:{tmp_path / 'images'}@32",
+        "--names", tmp_path / "names.txt", "--forget", "cat", "--forget", "red fish", "--out", out, "--device", "cpu",
+    )  # fmt: skip
+    done = pour_command(*command)
+    assert done.returncode == 0, done.stderr
+    assert "12 cells made, 0 were there" in done.stdout
+    assert "red fish" in done.stdout
+    assert "0 cells made, 12 were there" in pour_command(*command).stdout
+    cells = read_store(out)
+    # Every image of a plain folder is tested: nothing is trained.
+    assert {sum(cell.answers) for cell in cells if cell.key.forget == (0,)} == {6}
+    assert all(cell.values["fold_gap"]["value"] < 1e-5 for cell in cells)
+    assert (out / "figures" / "changes-specific-dark.svg").is_file()
+    printed = pour_command("table", out, "--format", "markdown", "--against", "paper")
+    assert "European fire salamander" in printed.stdout
+
+
+def test_wrong_use_is_said_in_a_sentence(tmp_path: Path) -> None:
+    for arch, match in (
+        ("resnet18", "names no dual encoder"),
+        (f"hf:{tmp_path / 'nothing'}", "cannot open"),
+    ):
+        with pytest.raises(UsageError, match=match):
+            run_zero_shot(tmp_path / "runs", arch=arch, data="digits", transfer=None, forget=["3"], progress=False)
+    with pytest.raises(UsageError, match="no class of digits"):
+        run_zero_shot(tmp_path / "other", data="digits", names={"x": "y"}, progress=False)
