@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
@@ -57,6 +58,33 @@ def digits_retrained(digits: ImageDataset, trained_models: Path) -> nn.Module:
 def digits_retrained_second(digits: ImageDataset, trained_models: Path) -> nn.Module:
     """Another seed of the network trained without "3"."""
     return _trained(trained_models, digits, "retrained-second", without=(FORGOTTEN_DIGIT,), seed=2)
+
+
+@pytest.fixture(scope="session")
+def small_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with small street scenes in CamVid's layout; a pixel's colour tells its class, up to noise."""
+    from PIL import Image
+
+    root = tmp_path_factory.mktemp("world")
+    folder = root / "camvid"
+    rng = np.random.default_rng(0)
+    colours = np.array([[120, 160, 230], [90, 90, 90], [200, 40, 40], [40, 170, 60], [0, 0, 0]])
+    for split, count in (("train", 12), ("val", 2), ("test", 6)):
+        (folder / split).mkdir(parents=True)
+        (folder / f"{split}annot").mkdir()
+        for i in range(count):
+            mask = np.zeros((20, 28), np.uint8)
+            mask[10:] = 1
+            left, top = int(rng.integers(1, 16)), int(rng.integers(9, 13))
+            if i % 4:
+                mask[top : top + 6, left : left + 9] = 2
+            mask[2:16, int(rng.integers(20, 26))] = 3
+            mask[0, :4] = 4
+            image = (colours[mask] + rng.normal(0, 12, (20, 28, 3))).clip(0, 255).astype(np.uint8)
+            Image.fromarray(image).save(folder / split / f"{i:03}.png")
+            Image.fromarray(mask).save(folder / f"{split}annot" / f"{i:03}.png")
+    (folder / "classes.json").write_text('["Sky", "Road", "Car", "Pole", "Unlabelled"]')
+    return root
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,12 @@ _COLUMNS = {
     "raw.rus_o": "RUS(o), encoder",
 }
 _PERCENT = ("iou_r", "iou_r_rest", "iou_f")
-_LABELS = {"pour-p-keep": "POUR-P, logit kept", "pour-p": "POUR-P, logit masked", "original": "before"}
+_LABELS = {
+    "original": "before",
+    "pour-p-keep": "POUR-P, logit kept",
+    "pour-p": "POUR-P, logit masked",
+    "pour-p-centered": "POUR-P, centred rows, logit kept",
+}
 _EMPTY = "–"  # noqa: RUF001 - the dash of printed tables
 _NOTES = (
     "IoU in percent, the change from before in brackets; the mean over retained classes (r) or that of the forgotten "
@@ -105,8 +110,10 @@ def _line(forgotten: str, row: str, cells: list[Cell], before: dict[int, Cell]) 
         found = [(cell.key.seed, scale * _number(cell, name)) for cell in whole if name in cell.values]
         if found:
             values[name] = statistics.fmean(value for _, value in found)
+        if name not in _PERCENT or row == "original":
+            continue
         earlier = [(value, scale * _number(before[seed], name)) for seed, value in found if seed in before]
-        if earlier and name in _PERCENT and row != "original":
+        if earlier:
             changes[name] = statistics.fmean(after - first for after, first in earlier)
     return SceneLine(
         forgotten=forgotten,

@@ -17,7 +17,7 @@ from pour.methods.forget_only import forget_accuracy
 from pour.methods.iterative import IterativeMethod
 from pour.methods.pixels import cell_distance, forgotten_cells, survey_cells
 from pour.methods.request import Need
-from pour.methods.teachers import frozen_copy
+from pour.methods.teachers import frozen_copy, without_dropout
 from pour.models.classes import resolve_classes
 from pour.models.head import find_head
 from pour.models.history import class_names
@@ -64,8 +64,8 @@ class PourD(IterativeMethod):
     """Optimisation steps; give these or epochs."""
     schedule: Schedule = "cosine"
     """How the learning rate moves: one-cycle, cosine, step or constant."""
-    direction: Literal["weights", "means", "given"] = "weights"
-    """What is projected out: the head's rows, the forgotten classes' mean features, or the directions given."""
+    direction: Literal["weights", "centered-weights", "means", "given"] = "weights"
+    """What is projected out: the head's rows (or these less their mean), mean features, or the directions given."""
     directions: Tensor | None = None
     """The directions to project out, (k, d), with direction="given"."""
     layer_decay: float = 1.0
@@ -75,8 +75,8 @@ class PourD(IterativeMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.direction not in ("weights", "means", "given"):
-            raise UsageError(f"direction must be weights, means or given, but is {self.direction!r}.")
+        if self.direction not in ("weights", "centered-weights", "means", "given"):
+            raise UsageError(f"direction must be weights, centered-weights, means or given, but is {self.direction!r}.")
         if (self.direction == "given") != (self.directions is not None):
             raise UsageError('direction="given" and directions= (k x d) belong together; pass both or neither.')
         if self.other_pixels not in ("project", "keep", "ignore"):
@@ -98,7 +98,11 @@ class PourD(IterativeMethod):
         head_parameters = list(head.module.parameters())
         trained_before = [parameter.requires_grad for parameter in head_parameters]
         head.module.requires_grad_(False)
-        with tap_features(model, head.name) as tap, tap_features(teacher, head.name) as teacher_tap:
+        with (
+            without_dropout(model),
+            tap_features(model, head.name) as tap,
+            tap_features(teacher, head.name) as teacher_tap,
+        ):
 
             def objective(student: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
                 images = to_unit(images)
@@ -149,7 +153,8 @@ class PourD(IterativeMethod):
             return Projector.from_directions(self.directions.float())
         if self.direction == "means" and means is not None:
             return means.projector
-        return Projector.from_directions(head.weight[list(classes)])
+        rows = head.weight - head.weight.mean(dim=0) if self.direction == "centered-weights" else head.weight
+        return Projector.from_directions(rows[list(classes)])
 
     def _lr_factor(self, model: nn.Module) -> Callable[[str], float] | None:
         """Layer-wise rates: modules that own parameters, in order, the last at the full rate."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from pour.errors import UsageError
 from pour.methods.contract import Method, register
 from pour.methods.request import Need
 from pour.models.forgetting import forget
@@ -36,7 +37,13 @@ class PourP(Method):
 
     forgotten_logit: ForgottenLogit = "mask"
     """The forgotten class's own score: mask (never predicted), keep (as printed in the paper) or zero."""
+    direction: Literal["weights", "centered-weights"] = "weights"
+    """What is projected out: the classes' rows of the head, or the rows less the mean of all rows."""
+
+    def __post_init__(self) -> None:
+        if self.direction not in ("weights", "centered-weights"):
+            raise UsageError(f"direction must be weights or centered-weights, but is {self.direction!r}.")
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Put the projector in front of the head."""
-        return forget(model, request.classes, forgotten_logit=self.forgotten_logit)
+        return forget(model, request.classes, direction=self.direction, forgotten_logit=self.forgotten_logit)

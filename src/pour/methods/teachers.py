@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
@@ -12,15 +13,31 @@ from pour.models.head import find_head
 from pour.models.surgery import copy_model
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pour.methods.request import Granted
     from pour.training.run import Run
 
-__all__ = ["divergence", "fresh_model", "frozen_copy"]
+__all__ = ["divergence", "fresh_model", "frozen_copy", "without_dropout"]
 
 
 def frozen_copy(model: nn.Module, run: Run) -> nn.Module:
     """A copy in evaluation mode, on the run's device, whose weights do not train."""
     return copy_model(model).to(run.torch_device).eval().requires_grad_(False)
+
+
+@contextlib.contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Let nothing be dropped while the block runs: a student that must match features cannot match noise."""
+    layers = [module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
+    shares = [layer.p for layer in layers]
+    for layer in layers:
+        layer.p = 0.0
+    try:
+        yield
+    finally:
+        for layer, share in zip(layers, shares, strict=True):
+            layer.p = share
 
 
 def fresh_model(model: nn.Module, request: Granted, run: Run) -> nn.Module:

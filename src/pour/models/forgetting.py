@@ -28,8 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Direction", "forget"]
 
-Direction = Literal["weights", "means", "centered-means"]
-"""Where a class's direction comes from: its row of the head, its mean feature, or that less the mean of class means."""
+Direction = Literal["weights", "centered-weights", "means", "centered-means"]
+"""Where a class's direction comes from: its row of the head, its mean feature, or either less the mean over classes.
+
+Adding one vector to all rows changes no decision, so only the centred rows are determined by what a network decides; on
+a simplex the rows are centred already.
+"""
 
 
 def forget(
@@ -97,8 +101,9 @@ def forget(
 
     if directions is not None:
         rows = _checked_directions(directions, found)
-    elif direction == "weights":
+    elif direction in ("weights", "centered-weights"):
         rows = _rows(found, indices)
+        rows = rows - found.weight.mean(dim=0) if direction == "centered-weights" else rows
     else:
         rows = _means(model, found, indices, data or (), centered=direction == "centered-means")
     dtype = torch.promote_types(found.weight.dtype, torch.float32)
@@ -147,9 +152,9 @@ def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
 def _check_sources(direction: Direction, directions: Tensor | None, data: object) -> None:
     if directions is not None and (direction != "weights" or data is not None):
         raise UsageError("directions= are given, so direction= and data= have no use; leave them out.")
-    if direction == "weights" and data is not None:
+    if direction.endswith("weights") and data is not None:
         raise UsageError('data= is only read for class means; add direction="means", or leave data= out.')
-    if direction != "weights" and data is None:
+    if not direction.endswith("weights") and data is None:
         raise UsageError(f"direction={direction!r} needs images; pass data= (batches of images and labels).")
 
 
