@@ -112,7 +112,7 @@ def scene_experiment(name: str) -> SceneExperiment:
             name=name,
             dataset=name,
             architecture="smp:deeplabv3plus:tu-tf_efficientnet_lite0",
-            recipe=get_recipe("scenes"),
+            recipe=get_recipe("scenes").change(epochs=100),
             forget=("car", "pedestrian", "bicyclist", "fence", "pole"),
             enlarge=2,
         )

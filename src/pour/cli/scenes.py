@@ -47,6 +47,7 @@ def train_scenes(
     enlarge: int,
     limit: int | None,
     save_every: float,
+    download: bool,
     overwrite: bool,
     quiet: bool,
 ) -> None:
@@ -58,7 +59,7 @@ def train_scenes(
 
     refuse_to_overwrite(out, overwrite=overwrite)
     chosen = get_recipe(recipe or "scenes").change(**changes)
-    dataset = load_segmentation(data, root)
+    dataset = load_segmentation(data, root, download=download)
     started = time.perf_counter()
     model, log = train_segmenter(
         dataset,

@@ -1,0 +1,121 @@
+"""Segmentation on the command line, through real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pour
+from pour._torchvision import torchvision_works
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+torchvision_works()
+pytest.importorskip("segmentation_models_pytorch")
+ARCH = "smp:linknet:tu-mobilenetv3_small_050"
+
+
+def run(*arguments: object, root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pour", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "POUR_DATA": str(root)},
+        check=False,
+    )
+
+
+def succeed(*arguments: object, root: Path) -> subprocess.CompletedProcess[str]:
+    done = run(*arguments, root=root)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, small_world) -> Path:
+    out = tmp_path_factory.mktemp("cli") / "original.safetensors"
+    done = succeed(
+        "train", "--data", "camvid", "--arch", ARCH, "--epochs", 12, "--batch-size", 6, "--lr", 5e-3, "--out", out,
+        root=small_world,
+    )  # fmt: skip
+    assert "pixel accuracy" in done.stdout
+    return out
+
+
+def test_train_writes_model_and_facts(trained) -> None:
+    facts = json.loads(trained.with_suffix(".json").read_text())
+    assert set(facts["segmentation"]) == {"train", "val", "test"}
+    assert facts["segmentation"]["train"]["mean_iou"] > 0.3
+    assert facts["recipe"]["name"] == "scenes"
+    assert pour.load(trained).model.__class__.__name__ == "Linknet"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("pour-p", ("--fold",)),
+        ("pour-d", ("--steps", 2, "--batch-size", 4, "--lr", 1e-4, "--other-pixels", "keep")),
+    ],
+)
+def test_unlearn_and_audit(trained, small_world, tmp_path, method, options) -> None:
+    out, page = tmp_path / "forgotten.safetensors", tmp_path / "report.html"
+    succeed(
+        "unlearn", trained, "--data", "camvid", "--forget", "car", "--method", method, *options, "--out", out,
+        root=small_world,
+    )  # fmt: skip
+    done = succeed("audit", trained, out, "--data", "camvid", "--forget", "car", "--report", page, root=small_world)
+    assert "IoU_f, forgotten" in done.stdout
+    report = pour.AuditReport.load(page.with_suffix(".json"))
+    assert report.data.forgotten_names == ("Car",)
+    if method == "pour-p":
+        assert report.value("iou_f") == 0
+    text = page.read_text()
+    assert "Scenes before and after" in text
+    assert "data:image/svg+xml" in text
+
+
+@pytest.mark.slow
+def test_bench_and_table(trained, small_world, tmp_path) -> None:
+    """With the shipped experiment, its network exchanged for the one that is there."""
+    store = tmp_path / "camvid"
+    place = store / "models" / "seed-0" / "original.safetensors"
+    place.parent.mkdir(parents=True)
+    place.write_bytes(trained.read_bytes())
+    done = succeed(
+        "bench", "camvid", "--out", store, "--forget", "car", "--methods", "pour-p", "--methods", "masked-head",
+        root=small_world,
+    )  # fmt: skip
+    assert "5 cells made, 0 were there" in done.stdout
+    again = succeed(
+        "bench", "camvid", "--out", store, "--forget", "car", "--methods", "pour-p", "--methods", "masked-head",
+        "--quiet", root=small_world,
+    )  # fmt: skip
+    assert "0 cells made, 5 were there" in again.stdout
+    table = succeed("table", store, "--format", "markdown", "--against", "paper", root=small_world).stdout
+    assert "| Car | POUR-P, logit kept |" in table
+    assert "| dog | paper |" in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("unlearn", "MODEL", "--data", "camvid", "--forget", "boat", "--method", "pour-p"), "no class called 'boat'"),
+        (("unlearn", "MODEL", "--data", "camvid", "--forget", "car", "--method", "delete"), "on scenes use one of"),
+        (("train", "--data", "camvid", "--arch", "resnet18"), "no segmentation network"),
+        (("train", "--data", "camvid", "--arch", "smp:unet:resnet18"), "1x1 convolution"),
+    ],
+)
+def test_wrong_use_gives_one_sentence(trained, small_world, tmp_path, arguments, words) -> None:
+    given = [trained if argument == "MODEL" else argument for argument in arguments]
+    done = run(*given, "--out", tmp_path / "x.safetensors", root=small_world)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert words in done.stderr
