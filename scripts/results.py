@@ -1,11 +1,15 @@
-"""Write the README's result tables from the files under results/ (make results)."""
+"""Write the result tables of the README and the docs from the files under results/ (make results)."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
 from typing import Any
+
+from pour.bench import render
+from pour.bench.zeroshot_table import zero_shot_table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -48,23 +52,37 @@ def collapse_table() -> list[str]:
     return lines
 
 
-TABLES = {"training": training_table, "collapse": collapse_table}
+def zeroshot_table() -> list[str]:
+    """What forgetting by text does: on average, all at once, and concept by concept for the default direction."""
+    store = ROOT / "results" / "zeroshot"
+    if not (store / "cells").is_dir():
+        return ["Not measured yet: `pour bench zeroshot --out results/zeroshot`."]
+    table = zero_shot_table(store)
+    rows = tuple(row for row in table.rows if row.setting == "specific" or row.label.endswith((" at once", " of 10")))
+    return render(dataclasses.replace(table, rows=rows), "markdown").rstrip().splitlines()
 
 
-def fill(text: str) -> str:
-    """The text with every marked table made anew."""
-    for name, table in TABLES.items():
+TABLES = {
+    "README.md": {"training": training_table, "collapse": collapse_table},
+    "docs/zeroshot.md": {"zeroshot": zeroshot_table},
+}
+
+
+def fill(text: str, file: str = "README.md") -> str:
+    """The text of a file with every marked table made anew."""
+    for name, table in TABLES[file].items():
         block = "\n".join([f"<!-- results: {name} -->", *table(), "<!-- end -->"])
         text, count = re.subn(rf"<!-- results: {name} -->.*?<!-- end -->", lambda _, b=block: b, text, flags=re.DOTALL)
         if count != 1:
-            raise SystemExit(f"README.md has {count} places for the table {name!r}; it needs one.")
+            raise SystemExit(f"{file} has {count} places for the table {name!r}; it needs one.")
     return text
 
 
 def main() -> None:
-    """Rewrite README.md in place."""
-    readme = ROOT / "README.md"
-    readme.write_text(fill(readme.read_text()))
+    """Rewrite the files in place."""
+    for file in TABLES:
+        path = ROOT / file
+        path.write_text(fill(path.read_text(), file))
 
 
 if __name__ == "__main__":

@@ -223,9 +223,11 @@ def test_directions_of_a_concept() -> None:
     centred = concept_directions(text, others, direction="centered")
     torch.testing.assert_close(centred, F.normalize(text - others.mean(dim=0), dim=1))
     specific = concept_directions(text, others, direction="specific").double().numpy()
-    # An independent oracle: the minimiser of |T v|^2 / m + |v|^2 / d on t.v = 1, by stacked least squares.
-    rows = np.vstack([others.double().numpy() / math.sqrt(7), np.eye(WIDTH) / math.sqrt(WIDTH)])
-    for got, t in zip(specific, text.double().numpy(), strict=True):
+    # An independent oracle: the least variance of the others on (t - m).v = 1, by stacked least squares.
+    centred_rows = others.double().numpy() - others.double().numpy().mean(axis=0)
+    level = (centred_rows**2).sum() / 7 / WIDTH
+    rows = np.vstack([math.sqrt(0.1 / 7) * centred_rows, math.sqrt(0.9 * level) * np.eye(WIDTH)])
+    for got, t in zip(specific, (text - others.mean(dim=0)).double().numpy(), strict=True):
         basis = np.linalg.svd(t[None])[2][1:]
         start = t / (t @ t)
         best = start + basis.T @ np.linalg.lstsq(rows @ basis.T, -rows @ start, rcond=None)[0]
@@ -237,6 +239,8 @@ def test_directions_of_a_concept() -> None:
     ):
         with pytest.raises(UsageError, match=match):
             concept_directions(text, **options)
+    with pytest.raises(UsageError, match="nothing of it is its own"):
+        concept_directions(torch.eye(2)[0], torch.eye(2)[:1], direction="specific")
     with pytest.raises(UsageError, match="floating-point"):
         concept_directions(torch.ones(2, 3, dtype=torch.long))
 
@@ -247,14 +251,15 @@ def test_the_specific_direction_disturbs_the_others_least(seed: int, count: int,
     rows = unit_rows(count + 1, seed, common=common).double()
     t, others = rows[0], rows[1:]
 
-    def disturbance(direction: Tensor) -> float:
-        v = direction / (t @ direction)
-        return float((others @ v).square().mean() + v.square().sum() / WIDTH)
+    def variation(direction: Tensor) -> float:
+        """How much the others' scores vary along a direction, for what it takes of the concept's lead over them."""
+        lead = float((t - others.mean(dim=0)) @ direction)
+        return float((others @ direction).var(unbiased=False)) / lead**2
 
-    best = disturbance(concept_directions(t, others, direction="specific")[0])
-    assert best <= disturbance(t) + 1e-9
-    other = F.normalize(t + 0.3 * unit_rows(1, seed + 1)[0].double(), dim=0)
-    assert best <= disturbance(other) + 1e-9
+    specific, centred = (concept_directions(t, others, direction=kind)[0] for kind in ("specific", "centered"))
+    assert variation(specific) <= variation(centred) + 1e-9
+    # Both take something of the concept.
+    assert specific @ (t - others.mean(dim=0)) > 0
 
 
 def test_concepts_are_forgotten_in_words(tmp_path: Path) -> None:

@@ -67,8 +67,8 @@ def show_table(table: ResultTable, console: Console | None = None) -> None:
 def rich_table(table: ResultTable) -> RenderableType:
     """The table for a terminal, its notes below; best bold, second best underlined, the paper's values dim."""
     drawn = Table(title=table.title, title_justify="left", pad_edge=False)
-    drawn.add_column("method", no_wrap=True)
-    drawn.add_column("setting")
+    drawn.add_column(table.heads[0], no_wrap=True)
+    drawn.add_column(table.heads[1])
     for column in table.columns:
         drawn.add_column(f"{column.label} {_DIRECTION[column.better]}", justify="right")
     for group, rows in _by_group(table):
@@ -106,7 +106,7 @@ def _styled(entry: Entry | None, column: Column) -> Text:
 
 
 def _markdown(table: ResultTable) -> str:
-    head = ["method", "setting", *(f"{column.label} {_DIRECTION[column.better]}" for column in table.columns)]
+    head = [*table.heads, *(f"{column.label} {_DIRECTION[column.better]}" for column in table.columns)]
     lines = [f"**{table.title}**", "", _line(head), _line(["---", "---", *["---:"] * len(table.columns)])]
     for group, rows in _by_group(table):
         lines.append(_line([f"*{GROUPS[group]}*", *[""] * (len(head) - 1)]))
@@ -128,7 +128,10 @@ def _line(cells: list[str]) -> str:
 
 def _latex(table: ResultTable) -> str:
     width = len(table.columns) + 2
-    head = ["Method", "Setting", *(f"{column.latex} {_LATEX_DIRECTION[column.better]}" for column in table.columns)]
+    head = [
+        *(head.capitalize() for head in table.heads),
+        *(f"{column.latex} {_LATEX_DIRECTION[column.better]}" for column in table.columns),
+    ]
     lines = [
         f"% {table.title}",
         f"\\begin{{tabular}}{{ll{'r' * len(table.columns)}}}",

@@ -68,6 +68,8 @@ class ResultTable:
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
     notes: tuple[str, ...] = ()
+    heads: tuple[str, str] = ("method", "setting")
+    """What the first two columns are."""
 
     def row(self, name: str) -> TableRow:
         """The measured line of a row by its name."""

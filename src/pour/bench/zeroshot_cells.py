@@ -17,11 +17,12 @@ from pour.auditing.cache import split_digest
 from pour.bench.store import Cell, CellKey, read_cell, write_cell
 from pour.bench.zeroshot_models import PAPER_PROMPTS, Original, ZeroShotModels
 from pour.errors import UsageError
-from pour.models.concepts import forget_concepts
+from pour.models.concepts import SHRINKAGE, forget_concepts
 from pour.models.folding import fold
 from pour.models.forgetting import forget
 from pour.models.head import find_head
-from pour.models.state import digest, tensor_digest
+from pour.models.history import history
+from pour.models.state import tensor_digest
 from pour.models.tap import extract_features, to_unit
 from pour.models.text import prompt_embeddings
 from pour.training.classifier import evaluation_loader
@@ -98,7 +99,7 @@ class Cells:
                 "original": self._original.digest,
                 "retrained": "",
                 "ceiling": "",
-                "unlearned": digest((folded or after).state_dict()),
+                "unlearned": history(folded or after)[-1].digest_after,
             },
             data=self._data,
             precision=str(run.precision),
@@ -145,7 +146,12 @@ class Cells:
             "row": key.row,
             "method": "pour-p",
             "setting": key.row,
-            "options": {"prompts": self._models.prompts, "request": PAPER_PROMPTS, "forgotten_logit": "keep"},
+            "options": {
+                "prompts": self._models.prompts,
+                "request": PAPER_PROMPTS,
+                "forgotten_logit": "keep",
+                **({"shrinkage": SHRINKAGE} if key.row == "specific" else {}),
+            },
             "text": tensor_digest(self._original.model.text.cpu()),
             "classes": len(names),
         }

@@ -82,9 +82,10 @@ def zero_shot_table(out: str | Path, *, against: Literal["paper"] | None = None)
     setup = cells[0].setup
     return ResultTable(
         title=f"{setup['dataset']}, {setup['architecture']}: zero-shot accuracy before and after forgetting by text",
-        columns=_COLUMNS,
+        columns=tuple(column for column in _COLUMNS if any(column.key in row.entries for row in rows)),
         rows=tuple(rows),
         notes=tuple(_notes(cells)),
+        heads=("forgotten", "what is removed"),
     )
 
 

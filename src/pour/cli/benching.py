@@ -12,10 +12,13 @@ from pour._files import write_text
 from pour.cli.flags import Device, Overwrite, PrecisionFlag, Quiet, Root, Seed
 from pour.cli.scenes import bench_scenes, table_scenes
 from pour.cli.terminal import show
+from pour.cli.zeroshot import TextFile, bench_zero_shot, table_zero_shot
 
 __all__ = ["bench", "table", "tune"]
 
-Experiment = Annotated[str, typer.Argument(help="digits, cifar10, cifar100, camvid or voc2012.", show_default=False)]
+Experiment = Annotated[
+    str, typer.Argument(help="digits, cifar10, cifar100, zeroshot, camvid or voc2012.", show_default=False)
+]
 
 
 def bench(
@@ -47,8 +50,21 @@ def bench(
     weights: Annotated[
         str | None, typer.Option(help="Weights that training starts from: a file, or a name from pour weights.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="For segmentation: instead of the recipe's.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="For segmentation and zeroshot: instead of the recipe's.")] = None,
     limit: Annotated[int | None, typer.Option(help="For segmentation: only so many images of each split.")] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            help="For zeroshot: clip-resnet18 is trained; hf:FOLDER, hf:NAME and open_clip:ARCH@WEIGHTS are pretrained."
+        ),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="For zeroshot: the images, such as folder:PATH@224.", show_default="cifar100")
+    ] = None,
+    text: TextFile = None,
+    names: Annotated[
+        Path | None, typer.Option(help="For zeroshot: a file with a line CLASS NAME for each folder of images.")
+    ] = None,
     device: Device = None,
     precision: PrecisionFlag = None,
     overwrite: Overwrite = False,
@@ -77,6 +93,23 @@ def bench(
             forget=forget,
             epochs=epochs,
             limit=limit,
+            device=device,
+            precision=precision,
+            quiet=quiet,
+        )
+        return
+    if experiment == "zeroshot":
+        bench_zero_shot(
+            out or Path("runs") / experiment,
+            arch=arch,
+            data=data,
+            text=text,
+            names=names,
+            root=root,
+            rows=methods,
+            seeds=None if seeds is None else parse_seeds(seeds),
+            forget=forget,
+            epochs=epochs,
             device=device,
             precision=precision,
             quiet=quiet,
@@ -129,7 +162,9 @@ def table(
     if is_scene_store(folder):
         table_scenes(folder, format, against, out)
         return
-    found = make_table(folder, forget=forget or None, columns=columns or None, against=against)
+    found = table_zero_shot(folder, against) or make_table(
+        folder, forget=forget or None, columns=columns or None, against=against
+    )
     if format == "rich" and out is None:
         show_table(found)
     elif out is None:
