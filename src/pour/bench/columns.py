@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["COLUMNS", "LABELS", "PAPER_COLUMNS", "Column", "label_of"]
+__all__ = ["BOTH_TEST_SETS", "COLUMNS", "LABELS", "PAPER_COLUMNS", "Column", "label_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,29 @@ def _percent(key: str, label: str, latex: str, better: Literal["higher", "lower"
     return Column(key=key, line=line or key, label=label, latex=latex, percent=True, better=better)
 
 
+_EXTERNAL = (
+    _percent("acc_r_external", "Acc_r, external", "Acc$_r$, ext.", "higher"),
+    _percent("acc_f_external", "Acc_f, external", "Acc$_f$, ext.", "lower"),
+    Column(key="aus_external", line="aus_external", label="AUS, external", latex="AUS, ext."),
+    Column(
+        key="cka_f_o_external",
+        line="cka_f_o_external",
+        label="CKA_f(o), external",
+        latex="CKA$_f^{(o)}$, ext.",
+        better="lower",
+    ),
+    Column(key="cka_r_o_external", line="cka_r_o_external", label="CKA_r(o), external", latex="CKA$_r^{(o)}$, ext."),
+    Column(key="rus_o_external", line="rus_o_external", label="RUS(o), external", latex="RUS$^{(o)}$, ext."),
+    Column(
+        key="acc_r_change_external",
+        line="acc_r_external",
+        label="change of Acc_r, external",
+        latex="$\\Delta$Acc$_r$, ext.",
+        percent=True,
+        change=True,
+    ),
+)
+
 COLUMNS: dict[str, Column] = {
     column.key: column
     for column in (
@@ -58,12 +81,16 @@ COLUMNS: dict[str, Column] = {
             percent=True,
             change=True,
         ),
+        *_EXTERNAL,
     )
 }
 """By key; accuracies, rMIA (the attack's true-positive rate, as in the paper) and the probe are in percent."""
 
 PAPER_COLUMNS = tuple(COLUMNS)[:12]
 """What the paper's first table shows, in its order."""
+
+BOTH_TEST_SETS = tuple(f"{key}{suffix}" for suffix in ("", "_external") for key in ("acc_r", "acc_f", "aus", "rus_o"))
+"""What the paper's table under domain shift shows: four measures on internal test images, then on external ones."""
 
 LABELS = {
     "original": "Original",
@@ -77,6 +104,7 @@ LABELS = {
     "boundary-expand": "Boundary Expand",
     "delete": "DELETE",
     "pour-p": "POUR-P",
+    "pour-p-mask": "POUR-P, masked",
     "pour-d": "POUR-D",
     "projun": "ProjUn",
     "salun": "SalUn",

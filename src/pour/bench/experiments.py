@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pour.bench.columns import COLUMNS, PAPER_COLUMNS
-from pour.bench.settings import CLOSED_FORM, closed_form_options, common_options, tuned_options
+from pour.bench.columns import BOTH_TEST_SETS, COLUMNS, PAPER_COLUMNS
+from pour.bench.settings import (
+    CLOSED_FORM,
+    CLOSED_FORM_BY_DATASET,
+    closed_form_options,
+    common_options,
+    tuned_options,
+)
 from pour.errors import UsageError
 from pour.methods.contract import get_method, list_methods
 from pour.methods.iterative import IterativeMethod
 from pour.methods.unlearning import make_method
+from pour.models.pretrained import PRETRAINED, read_weights
+from pour.models.state import digest
 from pour.training.recipes import Recipe, get_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+
+    from pour.training.frozen import HeadShape
 
 __all__ = [
     "EXPERIMENTS",
@@ -52,6 +63,7 @@ PAPER = (
     "pour-p",
     "pour-d",
 )
+_START = ("weights", "freeze_backbone", "image_size", "head")
 CONTROLS = ("masked-head", "random-direction")
 RELATIVES = ("esc", "leace", "leace-orth", "ssd", "neggrad-plus", "bad-teacher", "unsir", "duck", "l1-sparse")
 
@@ -99,6 +111,14 @@ class Experiment:
     rows: tuple[Row, ...]
     columns: tuple[str, ...] = (*PAPER_COLUMNS, "probe")
     """What the table shows, see :data:`pour.bench.columns.COLUMNS`."""
+    weights: str | None = None
+    """What training starts from: a file, or a name of :data:`pour.models.PRETRAINED`."""
+    freeze_backbone: bool = False
+    """Train only the heads of the original and the retrained models; methods train everything all the same."""
+    image_size: int | None = None
+    """The size that images are brought to inside a network of another library."""
+    head: HeadShape = "free"
+    """With a frozen backbone, what the rows of the heads may be."""
 
     def __post_init__(self) -> None:
         for what, values in (("requests to forget", self.forget), ("seeds", self.seeds), ("rows", self.rows)):
@@ -112,6 +132,8 @@ class Experiment:
             raise UsageError(f"There is no column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}.")
         if min(self.seeds) < 0:
             raise UsageError(f"A seed must not be negative, but is {min(self.seeds)}.")
+        if self.freeze_backbone and self.weights is None:
+            raise UsageError(f"The experiment {self.name} freezes a backbone without weights; give them with weights=.")
 
     def select(self, methods: Iterable[str] | None) -> tuple[Row, ...]:
         """The rows of some methods, given by method ("delete") or by row ("delete-common"); references always."""
@@ -125,18 +147,37 @@ class Experiment:
             raise UsageError(f"{self.name} has no method {name!r}; {hint}It has {', '.join(sorted(known))}.")
         return tuple(row for row in self.rows if row.method is None or {row.name, row.method} & wanted)
 
+    @cached_property
+    def start(self) -> dict[str, Any]:
+        """What differs from training from scratch on the images as they are; nothing in most experiments."""
+        found: dict[str, Any] = {} if self.image_size is None else {"image_size": self.image_size}
+        if self.weights is not None:
+            # Not the file's name, which another machine need not share.
+            found |= {"weights": digest(read_weights(self.weights)), "freeze_backbone": self.freeze_backbone}
+        if self.freeze_backbone:
+            found["head"] = self.head
+        return found
+
     def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
-        return asdict(self)
+        """Everything, ready for JSON; the weights by their digest."""
+        fields = {key: value for key, value in asdict(self).items() if key not in _START}
+        return {**fields, **self.start}
 
 
-def benchmark_rows(dataset: str, *, only: Sequence[str] | None = None, tuning: Path | None = None) -> tuple[Row, ...]:
+def benchmark_rows(
+    dataset: str,
+    *,
+    only: Sequence[str] | None = None,
+    tuning: Path | None = None,
+    settings: Sequence[Setting] = ("common", "tuned"),
+) -> tuple[Row, ...]:
     """The references, then the paper's methods, controls, relatives and whatever else is registered.
 
     Args:
         dataset: decides the common learning rate and the tuned options.
         only: these methods instead of all.
         tuning: a folder of :func:`pour.bench.tune`; by default the tuned options that ship with pour.
+        settings: which settings of an iterative method have a row.
     """
     others = [info.name for info in list_methods() if info.name not in {*PAPER, *CONTROLS, *RELATIVES, "retrain"}]
     families: dict[str, Family] = {
@@ -148,13 +189,13 @@ def benchmark_rows(dataset: str, *, only: Sequence[str] | None = None, tuning: P
     for method, family in families.items():
         if only is None or method in only:
             rows += _rows_of(method, family, dataset, tuning)
-    return tuple(rows)
+    return tuple(row for row in rows if row.setting in ("reference", "closed form", *settings))
 
 
 def _rows_of(method: str, family: Family, dataset: str, tuning: Path | None) -> list[Row]:
     kind = get_method(method)
     if not issubclass(kind, IterativeMethod):
-        variants = CLOSED_FORM.get(method, (method,))
+        variants = CLOSED_FORM_BY_DATASET.get((method, dataset)) or CLOSED_FORM.get(method, (method,))
         return [
             Row(
                 name=variant,
@@ -204,24 +245,50 @@ def _cifar(name: str, forget: tuple[int, ...], recipe: str, tuning: Path | None)
     )
 
 
-EXPERIMENTS = ("digits", "cifar10", "cifar100")
-"""``digits`` takes about a minute on a CPU; the other two are the paper's tables."""
+def _pathmnist(tuning: Path | None, weights: str | None) -> Experiment:
+    """The paper's domain shift: a pretrained backbone, a trained head, and test images from another clinic."""
+    forget_only = [info.name for info in list_methods() if set(info.needs) <= {"forget"}]
+    return Experiment(
+        name="pathmnist",
+        dataset="pathmnist",
+        architecture=PRETRAINED[PATHMNIST_BACKBONE].arch,
+        recipe=get_recipe("head"),
+        forget=((0,),),
+        seeds=(0, 1, 2),
+        rows=benchmark_rows("pathmnist", only=("finetune", "fcs", *forget_only), tuning=tuning, settings=("tuned",)),
+        columns=BOTH_TEST_SETS,
+        weights=weights or PATHMNIST_BACKBONE,
+        freeze_backbone=True,
+        image_size=112,
+        head="simplex",
+    )
 
 
-def get_experiment(name: str, *, tuning: Path | None = None) -> Experiment:
+EXPERIMENTS = ("digits", "cifar10", "cifar100", "pathmnist")
+"""``digits`` takes about a minute on a CPU; the others are the paper's tables."""
+PATHMNIST_BACKBONE = "efficientnet-lite0"
+"""ImageNet weights that a Python package carries; the ViT at hand, trained without labels, was less accurate."""
+
+
+def get_experiment(name: str, *, tuning: Path | None = None, weights: str | None = None) -> Experiment:
     """The experiment of that name, with every method that is registered now.
 
     Args:
-        name: digits, cifar10 or cifar100.
+        name: digits, cifar10, cifar100 or pathmnist.
         tuning: a folder of :func:`pour.bench.tune` whose options the tuned rows take; by default those that ship with
             pour. A method that was not tuned keeps its defaults, and its row says so.
+        weights: for pathmnist, a file of the backbone's weights; by default those of an installed package.
     """
+    if weights is not None and name != "pathmnist":
+        raise UsageError(f"{name} is trained from scratch; weights are for pathmnist.")
     if name == "digits":
         return _digits(tuning)
     if name == "cifar10":
         return _cifar(name, (0, 1, 5), "fast", tuning)
     if name == "cifar100":
         return _cifar(name, (0, 20, 60), "long", tuning)
+    if name == "pathmnist":
+        return _pathmnist(tuning, weights)
     raise UsageError(f"There is no experiment {name!r}; the experiments are {', '.join(EXPERIMENTS)}.")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from pour.bench.columns import Column
 
-__all__ = ["Difference", "Published", "differs", "published"]
+__all__ = ["Difference", "Published", "differs", "published", "published_notes"]
 
 Difference = Literal["above", "below"]
 
@@ -57,6 +57,17 @@ def published(dataset: str, method: str, column: Column) -> Published | None:
         # Method and original share their seeds, so the two deviations do not add up to that of the change.
         return None if before is None else Published(mean - before, None)
     return None
+
+
+def published_notes(dataset: str) -> tuple[str, ...]:
+    """What a reader must know before comparing with the paper's numbers on a dataset.
+
+    Example:
+        >>> published_notes("cifar10")
+        ()
+    """
+    tables: list[dict[str, Any]] = _tables().get(dataset, [])
+    return tuple(table["note"] for table in tables if "note" in table)
 
 
 def differs(mean: float, std: float | None, paper: Published) -> Difference | None:

@@ -12,7 +12,15 @@ from pour.errors import UsageError
 if TYPE_CHECKING:
     from pour.methods.iterative import IterativeMethod
 
-__all__ = ["CLOSED_FORM", "NOT_TUNED", "closed_form_options", "common_options", "freeze_tuning", "tuned_options"]
+__all__ = [
+    "CLOSED_FORM",
+    "CLOSED_FORM_BY_DATASET",
+    "NOT_TUNED",
+    "closed_form_options",
+    "common_options",
+    "freeze_tuning",
+    "tuned_options",
+]
 
 NOT_TUNED = "not tuned"
 """How the note of a row starts that was to be tuned and was not."""
@@ -37,8 +45,14 @@ _COMMON_EXTRAS: dict[str, dict[str, Any]] = {"gradient-ascent": {"stop_accuracy"
 
 CLOSED_FORM: dict[str, tuple[str, ...]] = {"esc": ("esc-1", "esc")}
 """Methods without optimisation that have more than one row."""
+CLOSED_FORM_BY_DATASET: dict[tuple[str, str], tuple[str, ...]] = {("pour-p", "pathmnist"): ("pour-p-mask", "pour-p")}
+"""The same for single datasets; the row that the paper's value belongs to comes last."""
 # POUR-P keeps the class's own score, as printed in the paper; masking it would forget on its own.
-_CLOSED_FORM_OPTIONS: dict[str, dict[str, Any]] = {"pour-p": {"forgotten_logit": "keep"}, "esc-1": {"rank": 1}}
+_CLOSED_FORM_OPTIONS: dict[str, dict[str, Any]] = {
+    "pour-p": {"forgotten_logit": "keep"},
+    "pour-p-mask": {"forgotten_logit": "mask"},
+    "esc-1": {"rank": 1},
+}
 # Of its authors' scripts, which have a setting for each dataset.
 _CLOSED_FORM_BY_DATASET: dict[tuple[str, str], dict[str, Any]] = {
     ("projun", "cifar100"): {"alpha_retain": 1000.0, "alpha_forget": 30.0, "images": 990}

@@ -19,6 +19,7 @@ from pour.models.checkpoint import load, save
 from pour.models.registry import build_model
 from pour.models.state import digest
 from pour.training.classifier import train_classifier
+from pour.training.frozen import FrozenBackbone
 from pour.training.run import Run
 
 if TYPE_CHECKING:
@@ -89,13 +90,26 @@ class SharedModels:
     @cached_property
     def data_digest(self) -> str:
         """SHA-256 of the training and test images."""
-        return "".join(split_digest(self.dataset.splits[name])[:32] for name in ("train", "test"))
+        names = sorted(self.dataset.splits, key=lambda name: (name not in ("train", "test"), name == "test", name))
+        return "".join(split_digest(self.dataset.splits[name])[:32] for name in names)
+
+    @cached_property
+    def backbone(self) -> FrozenBackbone | None:
+        """What heads are trained on where the experiment freezes the rest."""
+        grid = self.experiment
+        if not grid.freeze_backbone or grid.weights is None:
+            return None
+        return FrozenBackbone(self.dataset, grid.architecture, grid.weights, grid.image_size, grid.head)
 
     def build(self) -> nn.Module:
         """A freshly initialised network."""
         height, _, channels = self.dataset.image_shape
         return build_model(
-            self.experiment.architecture, self.dataset.num_classes, in_channels=channels, image_size=height
+            self.experiment.architecture,
+            self.dataset.num_classes,
+            in_channels=channels,
+            image_size=height,
+            resize=self.experiment.image_size,
         )
 
     def ready(self, key: ModelKey) -> str | None:
@@ -136,16 +150,26 @@ class SharedModels:
         path.parent.mkdir(parents=True, exist_ok=True)
         run = Run(seed=key.seed + _SEED_OFFSET[key.role], device=self.device, precision=self.precision, progress=False)
         started = time.perf_counter()
-        model, log = train_classifier(
-            self.dataset,
-            self.experiment.recipe,
-            run,
-            arch=self.experiment.architecture,
-            without=list(key.forget) if key.forget else (),
-            resume=path.with_suffix(".resume"),
-        )
+        without = list(key.forget) if key.forget else ()
+        if self.backbone is not None:
+            model, log = self.backbone.train_head(self.experiment.recipe, run, without=without)
+        else:
+            model, log = train_classifier(
+                self.dataset,
+                self.experiment.recipe,
+                run,
+                arch=self.experiment.architecture,
+                without=without,
+                weights=self.experiment.weights,
+                image_size=self.experiment.image_size,
+                resume=path.with_suffix(".resume"),
+            )
         seconds = time.perf_counter() - started
-        save(model.cpu(), path, overwrite=True)
+        if self.backbone is not None:
+            # The rest of the network is the same for all models, and in the file of weights.
+            self.backbone.save_head(model, path)
+        else:
+            save(model.cpu(), path, overwrite=True)
         facts = {**self._identity(key), "data": self.data_digest, "precision": run.precision}
         write_text(path.with_suffix(".json"), json.dumps({**facts, "digest": _digest(model)}, indent=1))
         surroundings = {"seconds": seconds, "loop_seconds": log.seconds}
@@ -160,7 +184,7 @@ class SharedModels:
             same = all(stored.get(name) == value for name, value in wanted.items())
             if not same or (self.precision is not None and stored.get("precision") != self.precision):
                 return None
-            model = load(path)
+            model = load(path) if self.backbone is None else self.backbone.load_head(path)
         except (OSError, ValueError):
             # UsageError, the sentence for a damaged file, is a ValueError too: what cannot be read is trained again.
             return None
@@ -174,6 +198,7 @@ class SharedModels:
             "recipe": asdict(self.experiment.recipe),
             "without": list(key.forget),
             "seed": key.seed + _SEED_OFFSET[key.role],
+            **self.experiment.start,
         }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pour.bench.columns import COLUMNS, PAPER_COLUMNS, Column, label_of
 from pour.bench.experiments import REFERENCES
-from pour.bench.published import differs, published
+from pour.bench.published import differs, published, published_notes
 from pour.bench.settings import NOT_TUNED
 from pour.bench.store import check_unmixed, read_experiment, read_store
 from pour.errors import UsageError
@@ -121,7 +121,8 @@ def make_table(
     keys = tuple(columns or experiment.get("columns") or PAPER_COLUMNS)
     if against == "paper" and columns is None:
         # POUR-P is judged by its change from its own original.
-        keys += tuple(key for key in ("acc_r_change",) if key not in keys)
+        changes = {"acc_r": "acc_r_change", "acc_r_external": "acc_r_change_external"}
+        keys += tuple(change for key, change in changes.items() if key in keys and change not in keys)
     shown = _columns(keys)
     order = [row["name"] for row in experiment.get("rows", [])]
     collected = _collect(cells, order)
@@ -138,7 +139,7 @@ def make_table(
         f"{names} forgotten, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
         columns=shown,
         rows=tuple(rows),
-        notes=tuple(_notes(collected, order, len(seeds), against)),
+        notes=(*_notes(collected, order, len(seeds), against), *(published_notes(dataset) if against else ())),
     )
 
 

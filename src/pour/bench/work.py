@@ -68,6 +68,7 @@ def cell_setup(experiment: Experiment, row: Row, key: CellKey) -> dict[str, Any]
         "method": row.method,
         "setting": row.setting,
         "options": row.resolved(),
+        **experiment.start,
     }
     plain: dict[str, Any] = json.loads(json.dumps(setup))
     return plain

@@ -17,7 +17,7 @@ from pour.cli.zeroshot import TextFile, bench_zero_shot, table_zero_shot
 __all__ = ["bench", "table", "tune"]
 
 Experiment = Annotated[
-    str, typer.Argument(help="digits, cifar10, cifar100, zeroshot, camvid or voc2012.", show_default=False)
+    str, typer.Argument(help="digits, cifar10, cifar100, pathmnist, zeroshot, camvid or voc2012.", show_default=False)
 ]
 
 
@@ -98,9 +98,15 @@ def bench(
             quiet=quiet,
         )
         return
+    folder = out or Path("runs") / experiment
+    if import_ is not None:
+        typer.echo(f"{import_store(import_, folder, overwrite=overwrite)} new cells from {import_}")
+    if export is not None:
+        typer.echo(f"{export_store(folder, export, overwrite=overwrite)} cells in {export}")
+        return
     if experiment == "zeroshot":
         bench_zero_shot(
-            out or Path("runs") / experiment,
+            folder,
             arch=arch,
             data=data,
             text=text,
@@ -115,13 +121,7 @@ def bench(
             quiet=quiet,
         )
         return
-    grid = get_experiment(experiment, tuning=tuning)
-    folder = out or Path("runs") / experiment
-    if import_ is not None:
-        typer.echo(f"{import_store(import_, folder, overwrite=overwrite)} new cells from {import_}")
-    if export is not None:
-        typer.echo(f"{export_store(folder, export, overwrite=overwrite)} cells in {export}")
-        return
+    grid = get_experiment(experiment, tuning=tuning, weights=weights)
     outcome = run_experiment(
         grid,
         folder,
@@ -187,6 +187,7 @@ def tune(
         list[str] | None,
         typer.Option(help="Classes to forget while tuning.", show_default="4 on cifar10, 42 on cifar100"),
     ] = None,
+    weights: Annotated[str | None, typer.Option(help="For pathmnist: a file of the backbone's weights.")] = None,
     seed: Seed = 100,
     root: Root = None,
     device: Device = None,
@@ -197,11 +198,11 @@ def tune(
 
     Never on a class or seed that a table reports.
     """
-    from pour.bench import tune_experiment
+    from pour.bench import get_experiment, tune_experiment
 
     folder = out or Path("runs") / f"{experiment}-tuning"
     results = tune_experiment(
-        experiment,
+        get_experiment(experiment, weights=weights),
         folder,
         methods=method,
         rule=rule,

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -44,6 +44,10 @@ def train(
     freeze_backbone: Annotated[
         bool, typer.Option("--freeze-backbone", help="Train only the head, on features that are computed once.")
     ] = False,
+    head: Annotated[
+        Literal["free", "simplex"],
+        typer.Option(help="With --freeze-backbone: any head, or one whose rows are a simplex, without a bias."),
+    ] = "free",
     image_size: Annotated[
         int | None,
         typer.Option(help="Resize images to this inside the network.", show_default="its own with --freeze-backbone"),
@@ -87,6 +91,7 @@ def train(
             enlarge=enlarge,
             limit=limit,
             save_every=save_every,
+            download=download,
             overwrite=overwrite,
             quiet=quiet,
         )
@@ -100,7 +105,7 @@ def train(
     if freeze_backbone:
         if weights is None:
             raise UsageError("--freeze-backbone trains the head alone; pass the backbone's weights with --weights.")
-        backbone = FrozenBackbone(dataset, network, weights, image_size)
+        backbone = FrozenBackbone(dataset, network, weights, image_size, head)
         model, log = backbone.train_head(chosen, run, without=without or ())
     elif is_zero_shot(network):
         model, log = train_zero_shot(
@@ -135,6 +140,7 @@ def train(
         "recipe": dataclasses.asdict(chosen),
         "weights": weights,
         "frozen_backbone": freeze_backbone,
+        "head": head if freeze_backbone else None,
         **described,
         "seconds": seconds,
         "training": log.to_dict(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from pour.training.recipes import Recipe
     from pour.training.run import Run
 
-__all__ = ["FrozenBackbone"]
+__all__ = ["FrozenBackbone", "HeadShape"]
+
+HeadShape = Literal["free", "simplex"]
+"""free: any weights. simplex: rows at equal angles and of equal norm, no bias, as Neural Collapse would make them."""
 
 _GPU_BATCH = 1000
 _CPU_BATCH = 64
@@ -54,14 +57,20 @@ class FrozenBackbone:
         arch: a name from :func:`pour.list_models` of another library's network.
         weights: a file, or a name of :data:`pour.models.PRETRAINED`. A classifier in it is left out.
         image_size: the size that images are brought to on the device, inside the network; by default its own.
+        head: what the rows of the head may be, see :data:`HeadShape`.
     """
 
     dataset: ImageDataset
     arch: str
     weights: str | Path
     image_size: int | None = None
+    head: HeadShape = "free"
     _features: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
     _network: nn.Module | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.head not in get_args(HeadShape):
+            raise UsageError(f"The head must be free or simplex, but is {self.head!r}.")
 
     def build(self) -> nn.Module:
         """The network with a head of zeros, in evaluation mode."""
@@ -89,9 +98,11 @@ class FrozenBackbone:
     def train_head(self, recipe: Recipe, run: Run, *, without: ClassRequest = ()) -> tuple[nn.Module, TrainingLog]:
         """A network with a newly trained head; with ``without``, the retrained reference.
 
-        The head starts from zeros and is multinomial logistic regression with the recipe's weight decay, in float32:
-        the smallest weights that fit. Its rows then nearly sum to zero, as those of a collapsed network do, which is
-        what keeps a projection of one of them away from the other classes.
+        The head is multinomial logistic regression in float32. A frozen encoder cannot collapse, so nothing makes the
+        rows of a free head a simplex, and projecting one of them out moves the others unevenly. A simplex head has
+        W = s T U^T with the simplex's coordinates T (C, C-1) and orthonormal columns U (d, C-1) that are trained:
+        then the retained decisions under POUR-P are exact, whatever the features. This changes the training of the
+        original, which POUR does not ask for; say so beside results.
 
         Args:
             recipe: how; its ``augment`` must be off, for the features are computed once.
@@ -111,17 +122,20 @@ class FrozenBackbone:
         scale = _FEATURE_NORM / features.square().sum(dim=1).mean().sqrt()
         model = self.build()
         layer = find_head(model).layer
-        head = nn.Linear(features.shape[1], self.dataset.num_classes, bias=getattr(layer, "bias", None) is not None)
-        with torch.no_grad():
-            for parameter in head.parameters():
-                parameter.zero_()
+        head: _FreeHead | _SimplexHead
+        with run.seeded():
+            kind = _SimplexHead if self.head == "simplex" else _FreeHead
+            head = kind(features.shape[1], self.dataset.num_classes)
         batches = _FeatureBatches(features * scale, labels, batch_size=recipe.batch_size, seed=run.seed)
         exact = dataclasses.replace(run, precision="fp32")
-        log = fit(head, batches, recipe, exact, objective=_loss, description=f"training the head of {self.arch}")
+        # Decompositions of matrices may not be captured in a graph.
+        graph = False if self.head == "simplex" else None
+        words = f"training the head of {self.arch}"
+        log = fit(head, batches, recipe, exact, objective=_loss, graph=graph, description=words)
         with torch.no_grad():
             weight: Tensor = layer.weight  # type: ignore[assignment]
-            weight.copy_((head.weight * scale).view_as(weight))
-            if head.bias is not None:
+            weight.copy_((head.matrix() * scale).view_as(weight))
+            if layer.bias is not None and isinstance(head, _FreeHead):
                 layer.bias.copy_(head.bias)  # type: ignore[operator]
         return model, log
 
@@ -155,6 +169,48 @@ class FrozenBackbone:
                 )
             self._features[device] = features.float()
         return self._features[device], torch.as_tensor(split.labels, dtype=torch.int64, device=device)
+
+
+class _FreeHead(nn.Module):
+    """``W z + b`` from zeros."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(classes, width))
+        self.bias = nn.Parameter(torch.zeros(classes))
+
+    def matrix(self) -> Tensor:
+        """W, (C, d)."""
+        return self.weight
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.weight, self.bias)
+
+
+class _SimplexHead(nn.Module):
+    """``s T U^T z``: rows of equal norm and equal angles that sum to zero."""
+
+    corners: Tensor
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        if width < classes - 1:
+            raise UsageError(f"A simplex of {classes} classes needs {classes - 1} features, but there are {width}.")
+        self.columns = nn.Parameter(torch.randn(width, classes - 1) / width**0.5)
+        self.log_scale = nn.Parameter(torch.ones(()))
+        centred = torch.eye(classes) - 1 / classes
+        self.register_buffer("corners", torch.linalg.qr(centred[:, :-1]).Q)
+
+    def matrix(self) -> Tensor:
+        """W, (C, d)."""
+        # The unchecked form of Cholesky's decomposition: a check would make the host wait for the GPU.
+        lower = torch.linalg.cholesky_ex(self.columns.T @ self.columns).L
+        orthonormal = torch.linalg.solve_triangular(lower, self.columns.T, upper=False)
+        matrix: Tensor = self.log_scale.exp() * self.corners @ orthonormal
+        return matrix
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.matrix())
 
 
 class _FeatureBatches:
