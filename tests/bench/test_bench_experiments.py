@@ -152,5 +152,5 @@ def test_wrong_experiments_are_told() -> None:
         replace(experiment, rows=(*experiment.rows, experiment.rows[-1]))
     with pytest.raises(UsageError, match="There is no column 'acc'"):
         replace(experiment, columns=("acc",))
-    assert len(EXPERIMENTS) == 3
+    assert len(EXPERIMENTS) == 4
     json.dumps(experiment.to_dict())
