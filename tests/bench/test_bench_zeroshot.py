@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import pour
-from pour.bench import render
+from pour.bench import export_store, import_store, render
 from pour.bench.store import read_store
 from pour.bench.zeroshot import ROWS, run_zero_shot
 from pour.bench.zeroshot_table import draw_zero_shot, is_zero_shot_store, save_bars, zero_shot_table
@@ -144,6 +144,13 @@ def test_the_bars_show_each_concept(store: Path) -> None:
     assert len(save_bars(store)) == 2 * len(ROWS)
     with pytest.raises(UsageError, match="no results of the row"):
         draw_zero_shot(store, seed=9)
+
+
+def test_results_travel_without_their_models(store: Path, tmp_path: Path) -> None:
+    assert export_store(store, tmp_path / "cells.tar") == 12
+    assert import_store(tmp_path / "cells.tar", tmp_path / "there") == 12
+    assert zero_shot_table(tmp_path / "there") == zero_shot_table(store)
+    assert draw_zero_shot(tmp_path / "there").get_label() == draw_zero_shot(store).get_label()
 
 
 def pour_command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

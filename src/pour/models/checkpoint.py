@@ -71,6 +71,10 @@ class Header:
         for record in records:
             record.pop("seconds")
         fields = {**dataclasses.asdict(self), "history": records}
+        for entry in fields["projections"]:
+            # A file without dual encoders stays readable for versions that know none.
+            if not entry["behind"]:
+                entry.pop("behind")
         return json.dumps(fields, sort_keys=True)
 
     @classmethod
