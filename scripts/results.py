@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pour.bench import render
+from pour.bench import make_table, render
 from pour.bench.zeroshot_table import zero_shot_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,7 +62,16 @@ def zeroshot_table() -> list[str]:
     return render(dataclasses.replace(table, rows=rows), "markdown").rstrip().splitlines()
 
 
+def pathmnist_table() -> list[str]:
+    """Both test sets, the paper's values beside ours."""
+    store = ROOT / "results" / "pathmnist"
+    if not (store / "cells").is_dir():
+        return ["Not measured yet: `pour bench pathmnist --out results/pathmnist`."]
+    return render(make_table(store, against="paper"), "markdown").rstrip().splitlines()
+
+
 TABLES = {
+    "docs/pathmnist.md": {"pathmnist": pathmnist_table},
     "README.md": {"training": training_table, "collapse": collapse_table},
     "docs/zeroshot.md": {"zeroshot": zeroshot_table},
 }

@@ -55,7 +55,8 @@ def bench(
     arch: Annotated[
         str | None,
         typer.Option(
-            help="For zeroshot: clip-resnet18 is trained; hf:FOLDER, hf:NAME and open_clip:ARCH@WEIGHTS are pretrained."
+            help="For pathmnist the backbone. For zeroshot: clip-resnet18 is trained; hf:FOLDER, hf:NAME and "
+            "open_clip:ARCH@WEIGHTS are pretrained."
         ),
     ] = None,
     data: Annotated[
@@ -121,7 +122,7 @@ def bench(
             quiet=quiet,
         )
         return
-    grid = get_experiment(experiment, tuning=tuning, weights=weights)
+    grid = get_experiment(experiment, tuning=tuning, weights=weights, arch=arch)
     outcome = run_experiment(
         grid,
         folder,
