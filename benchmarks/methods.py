@@ -1,0 +1,120 @@
+"""What every unlearning method gives and how long it takes, against retraining in the same run.
+
+For each seed an original and a retrained model are trained, then every method runs with its own defaults (nothing is
+tuned here; ``pour bench`` makes the tables) and is audited against both. The first seed runs all methods, the others
+those of ``--every-seed``. The ratio is the time of retraining over that of the method, neither with compilation.
+
+    python benchmarks/methods.py                                                        digits, on the CPU
+    python benchmarks/methods.py --data cifar10 --forget airplane --seeds 0,1,2 --json FILE   for a GPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pour
+from pour._circumstances import circumstances
+from pour._files import write_text
+from pour.data.splits import Splits
+from pour.errors import PourError
+from pour.methods import request_of
+from pour.methods.unlearning import make_method
+from pour.training import Run, get_recipe, train_classifier
+
+COLUMNS = (
+    "acc_r",
+    "acc_f",
+    "acc_tr",
+    "acc_tf",
+    "aus",
+    "rus_o",
+    "rus_r",
+    "cka_f_r",
+    "cka_r_r",
+    "rmia_tpr",
+    "probe_linear",
+)
+
+
+def waited(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def row_of(report: pour.AuditReport) -> dict[str, float]:
+    values = report.values()
+    return {name: values[name] for name in COLUMNS if values.get(name) is not None}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="digits")
+    parser.add_argument("--forget", default="3")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--methods", help="instead of all, with commas between")
+    parser.add_argument("--every-seed", default="pour-d,pour-p,masked-head", help="what seeds after the first run")
+    parser.add_argument("--device")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    dataset = pour.load_dataset(args.data)
+    splits = Splits.of(dataset, [args.forget])
+    recipe = get_recipe("digits" if args.data == "digits" else "fast")
+    arch = "resnet-digits" if args.data == "digits" else "resnet18"
+    every = [info.name for info in pour.list_methods() if info.name != "retrain"]
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    device = Run(device=args.device).torch_device
+    rows: list[dict[str, object]] = []
+
+    def keep(row: dict[str, object]) -> None:
+        rows.append(row)
+        shown = {key: round(value, 4) for key, value in row.items() if isinstance(value, float)}
+        print(row["seed"], row["method"], shown, row.get("failed", ""), flush=True)
+        if args.json:
+            facts = {"data": args.data, "forget": args.forget, "recipe": recipe.name, **circumstances(device, None)}
+            write_text(args.json, json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+
+    for seed in seeds:
+        run = Run(seed=seed, device=args.device, progress=False)
+        original, _ = train_classifier(dataset, recipe, run, arch=arch)
+        started = waited(device)
+        # Another initialisation than the original's, as in pour bench.
+        again = Run(seed=seed + 1000, device=args.device, progress=False)
+        retrained, log = train_classifier(dataset, recipe, again, arch=arch, without=[args.forget])
+        retraining = waited(device) - started
+
+        references = {"original": original, "retrained": retrained, "data": splits, "seed": seed, "progress": False}
+
+        def judge(model: torch.nn.Module, references: dict[str, Any] = references) -> dict[str, float]:
+            return row_of(pour.audit(unlearned=model, **references))
+
+        keep({"seed": seed, "method": "original", **judge(original)})
+        spent = {"seconds": retraining, "loop_seconds": log.seconds}
+        keep({"seed": seed, "method": "retrain", **spent, **judge(retrained)})
+        chosen = every if args.methods is None else args.methods.split(",")
+        for name in chosen if seed == seeds[0] else args.every_seed.split(","):
+            options = {"forgotten_logit": "keep"} if name == "pour-p" else {}
+            method = make_method(name, **options)
+            request = request_of(splits, method, original, recipe=recipe.name, seed=seed)
+            started = waited(device)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UserWarning)
+                    model = pour.unlearn(original, request, method=method, seed=seed, device=device, progress=False)
+            except PourError as error:
+                keep({"seed": seed, "method": name, "options": method.options(), "failed": str(error)})
+                continue
+            seconds = waited(device) - started
+            facts = {"seconds": seconds, "times faster than retraining": log.seconds / seconds}
+            keep({"seed": seed, "method": name, "options": method.options(), **facts, **judge(model)})
+
+
+if __name__ == "__main__":
+    main()
