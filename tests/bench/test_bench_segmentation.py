@@ -12,7 +12,8 @@ import pour
 import pour.bench.segmentation as module
 from pour._torchvision import torchvision_works
 from pour.bench import Row, read_store
-from pour.bench.segmentation import SceneExperiment, run_scenes, scene_experiment
+from pour.bench.segmentation import run_scenes
+from pour.bench.segmentation_experiment import SceneExperiment, scene_experiment
 from pour.bench.segmentation_table import is_scene_store, render_scenes, scene_lines, scene_table
 from pour.bench.store import CellKey, read_cell
 from pour.data import load_segmentation

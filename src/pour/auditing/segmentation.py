@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from pour.auditing.features import Role, View
-    from pour.auditing.scenes import TappedScenes
+    from pour.auditing.features import Role, Side, View
+    from pour.auditing.scenes import PixelSample, TappedScenes
     from pour.data.segmentation import SegmentationDataset
     from pour.metrics.unlearning import Reference
     from pour.models.classes import ClassRequest
@@ -46,6 +46,7 @@ def audit_segmentation(
     classes: ClassRequest,
     scenes: Scenes | None = None,
     pixels: int = 10_000,
+    sample: Mapping[Side, PixelSample] | None = None,
     limit: int | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
@@ -66,6 +67,7 @@ def audit_segmentation(
         classes: the forgotten classes, by name or index.
         scenes: the test scenes, where they have been read already.
         pixels: how many pixels to draw on each side.
+        sample: the pixels themselves, where :func:`~pour.auditing.scenes.draw_pixels` has drawn them already.
         limit: measure only so many images.
         seed: fixes the draw of pixels and the resampling.
         device: where to compute, by default the GPU where there is one.
@@ -82,7 +84,7 @@ def audit_segmentation(
     forgotten = data.indices(classes)
     run = Run(seed=seed, device=device, precision=precision or "fp32", progress=progress)
     test = scenes if scenes is not None else Scenes.of(data.splits["test"], limit=limit)
-    sample = draw_pixels(test, forgotten, pixels, seed)
+    sample = sample if sample is not None else draw_pixels(test, forgotten, pixels, seed)
     models: dict[Role, nn.Module] = {"original": original, "unlearned": unlearned}
     if retrained is not None:
         models["retrained"] = retrained

@@ -8,6 +8,7 @@ import platform
 import time
 import warnings
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,10 @@ from pour._circumstances import circumstances
 from pour._files import write_text
 from pour._progress import ProgressBar
 from pour._version import __version__
+from pour.auditing.scenes import draw_pixels
 from pour.auditing.segmentation import audit_segmentation
-from pour.bench.experiments import Row
 from pour.bench.runner import Outcome
+from pour.bench.segmentation_experiment import SceneExperiment, scene_experiment
 from pour.bench.store import EXPERIMENT_FILE, Cell, CellKey, read_cell, read_experiment, write_cell
 from pour.bench.work import measured
 from pour.data.registry import load_segmentation
@@ -30,7 +32,6 @@ from pour.methods.request import ForgetRequest
 from pour.methods.unlearning import unlearn
 from pour.models.checkpoint import load, read_header, save
 from pour.models.history import history
-from pour.training.recipes import Recipe, get_recipe
 from pour.training.run import Run
 from pour.training.segmenter import describe_segmenter, train_segmenter
 
@@ -39,92 +40,16 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from pour.auditing.features import Side
     from pour.auditing.report import AuditReport
+    from pour.auditing.scenes import PixelSample
+    from pour.bench.experiments import Row
     from pour.data.segmentation import SegmentationDataset
     from pour.training.run import Precision
 
-__all__ = ["SCENE_EXPERIMENTS", "SceneExperiment", "run_scenes", "scene_experiment"]
+__all__ = ["run_scenes"]
 
-SCENE_EXPERIMENTS = ("camvid", "voc2012")
 _OVERLAYS = ("pour-p", "pour-d")
-_CONTROL: dict[str, Any] = {"setting": "closed form", "family": "control"}
-_CLOSED: dict[str, Any] = {"setting": "closed form", "family": "paper"}
-_ROWS = (
-    Row(name="original", method=None, setting="reference", family="reference"),
-    Row(name="masked-head", method="masked-head", **_CONTROL),
-    Row(name="random-direction", method="random-direction", **_CONTROL),
-    Row(name="pour-p-keep", method="pour-p", options={"forgotten_logit": "keep"}, **_CLOSED),
-    Row(name="pour-p", method="pour-p", **_CLOSED),
-    Row(
-        name="pour-p-centered",
-        method="pour-p",
-        options={"forgotten_logit": "keep", "direction": "centered-weights"},
-        **_CLOSED,
-    ),
-    Row(
-        name="pour-d",
-        method="pour-d",
-        setting="tuned",
-        family="paper",
-        options={
-            "steps": 400,
-            "batch_size": 16,
-            "lr": 3e-4,
-            "schedule": "one-cycle",
-            "optimizer": "adamw",
-            "direction": "centered-weights",
-            "other_pixels": "project",
-        },
-        note="chosen on a short training on a CPU",
-    ),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SceneExperiment:
-    """A segmentation network, and the classes that are forgotten from it one at a time."""
-
-    name: str
-    dataset: str
-    architecture: str
-    recipe: Recipe
-    forget: tuple[str, ...]
-    """Names of the classes; each is a request of its own."""
-    enlarge: int = 1
-    """Images are enlarged by this factor inside the network."""
-    seeds: tuple[int, ...] = (0,)
-    rows: tuple[Row, ...] = _ROWS
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
-        return {"task": "segmentation", **asdict(self)}
-
-
-def scene_experiment(name: str) -> SceneExperiment:
-    """The experiment of that name.
-
-    Example:
-        >>> scene_experiment("camvid").forget
-        ('car', 'pedestrian', 'bicyclist', 'fence', 'pole')
-    """
-    if name == "camvid":
-        return SceneExperiment(
-            name=name,
-            dataset=name,
-            architecture="smp:deeplabv3plus:tu-tf_efficientnet_lite0",
-            recipe=get_recipe("scenes").change(epochs=100),
-            forget=("car", "pedestrian", "bicyclist", "fence", "pole"),
-            enlarge=2,
-        )
-    if name == "voc2012":
-        return SceneExperiment(
-            name=name,
-            dataset=name,
-            architecture="smp:deeplabv3plus:resnet101",
-            recipe=get_recipe("scenes").change(epochs=50),
-            forget=("dog", "cat", "bicycle", "chair", "bottle"),
-        )
-    raise UsageError(f"There is no segmentation experiment {name!r}; known are {', '.join(SCENE_EXPERIMENTS)}.")
 
 
 def run_scenes(
@@ -230,6 +155,7 @@ class _Bench:
     progress: bool
     _scenes: dict[str, Scenes] | None = None
     _original: tuple[int, nn.Module, str] | None = None
+    _sample: tuple[tuple[tuple[int, ...], int], dict[Side, PixelSample]] | None = None
 
     def scenes(self, split: str) -> Scenes:
         """A split, in memory."""
@@ -237,6 +163,15 @@ class _Bench:
         if split not in self._scenes:
             self._scenes[split] = Scenes.of(self.data.splits[split], limit=self.limit)
         return self._scenes[split]
+
+    @cached_property
+    def data_digest(self) -> str:
+        """SHA-256 of the training and test images and masks."""
+        total = hashlib.sha256()
+        for split in ("train", "test"):
+            total.update(self.scenes(split).images.tobytes())
+            total.update(self.scenes(split).masks.tobytes())
+        return total.hexdigest()
 
     def make(self, row: Row, key: CellKey) -> bool:
         """Make a cell unless it is there; say whether it was made."""
@@ -254,7 +189,7 @@ class _Bench:
         cell = Cell(
             setup=setup,
             models={"original": digest} | ({} if report is None else {"unlearned": report.models["unlearned"].digest}),
-            data=hashlib.sha256(self.scenes("train").masks.tobytes() + self.scenes("test").masks.tobytes()).hexdigest(),
+            data=self.data_digest,
             precision=str(run.precision),
             versions={"pour": __version__, "torch": torch.__version__, "python": platform.python_version()},
             family=row.family,
@@ -355,6 +290,10 @@ class _Bench:
         return result, None, tuple(str(entry.message) for entry in caught if str(entry.message).startswith(row.method))
 
     def _audited(self, model: nn.Module, unlearned: nn.Module, key: CellKey) -> AuditReport:
+        # The draw goes over every pixel of the split, and is the same for all rows of a request.
+        if self._sample is None or self._sample[0] != (key.forget, key.seed):
+            drawn = draw_pixels(self.scenes("test"), key.forget, self.pixels, key.seed)
+            self._sample = ((key.forget, key.seed), drawn)
         return audit_segmentation(
             original=model,
             unlearned=unlearned,
@@ -362,6 +301,7 @@ class _Bench:
             classes=list(key.forget),
             scenes=self.scenes("test"),
             pixels=self.pixels,
+            sample=self._sample[1],
             seed=key.seed,
             device=self.device,
             progress=False,
