@@ -54,6 +54,34 @@ class Eraser(nn.Module):
         """The eraser that does what ``projector`` does."""
         return cls(projector.basis, projector.basis, torch.zeros_like(projector.basis[:, 0]))
 
+    @classmethod
+    def onto(cls, rows: Tensor, offsets: Tensor) -> Eraser:
+        r"""The orthogonal projection onto the affine subspace :math:`\{z : V z + \beta = 0\}`.
+
+        Of all maps that end there, it moves each z the least.
+
+        Args:
+            rows: V, ``(k, d)``, linearly independent.
+            offsets: beta, ``(k,)``.
+
+        Example:
+            >>> Eraser.onto(torch.tensor([[2.0, 0.0]]), torch.tensor([-6.0]))(torch.tensor([1.0, 5.0]))
+            tensor([3., 5.])
+        """
+        basis, factor = torch.linalg.qr(as_double(rows).T)
+        size = factor.diagonal().abs()
+        if rows.shape[0] > rows.shape[1] or bool((size <= 1e-10 * size.max()).any()):
+            raise UsageError("The rows of an affine subspace must be linearly independent.")
+        level = torch.linalg.solve_triangular(factor.T, -as_double(offsets).unsqueeze(1), upper=False).squeeze(1)
+        return cls(basis.T, basis.T, level).to(rows.dtype)
+
+    @classmethod
+    def after(cls, first: Eraser | Projector, second: Eraser | Projector) -> Eraser | Projector:
+        """What ``first`` and then ``second`` do; of two projectors the one on what both leave."""
+        if isinstance(first, Projector) and isinstance(second, Projector):
+            return first.then(second)
+        return (first if isinstance(first, Eraser) else cls.of(first)).then(second)
+
     def forward(self, features: Tensor, *, dim: int = -1) -> Tensor:
         """Erase from ``features``, whose dimension ``dim`` has the size d; keep their dtype, device and shape."""
         if features.shape[dim] != self.num_features:

@@ -38,17 +38,11 @@ def put_in_front(
                 f"instead of {forgotten_logit!r}, or fold the model first."
             )
         classes = (*place.forgotten, *classes)
-        together = _joined(place.projector, added)
+        together = Eraser.after(place.projector, added)
     weight = head.weight
     together = together.to(device=weight.device, dtype=torch.promote_types(weight.dtype, torch.float32))
     projected = ProjectedHead(head.layer, together, forgotten=sorted(set(classes)), forgotten_logit=forgotten_logit)
     return swap_module(model, place, projected.train(place.training))
-
-
-def _joined(first: Projector | Eraser, second: Projector | Eraser) -> Projector | Eraser:
-    if isinstance(first, Eraser):
-        return first.then(second)
-    return Eraser.of(first).then(second) if isinstance(second, Eraser) else first.then(second)
 
 
 def seen_features(

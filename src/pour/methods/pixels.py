@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from pour.errors import UsageError
+from pour.geometry.eraser import Eraser
 from pour.geometry.fitter import ProjectorFitter
 from pour.models.head import evaluating
 from pour.models.segmentation import cell_labels
@@ -57,13 +58,20 @@ class CellSurvey:
 
     fitter: ProjectorFitter
     """Their mean features."""
+    mean: Tensor
+    """E[z], (d,)."""
     second_moment: Tensor
     """E[z z^T], (d, d)."""
 
-    def removed(self, projector: Projector) -> float:
+    def removed(self, projector: Projector | Eraser) -> float:
         """E |z - P z|^2: how much has to move."""
-        basis = projector.basis.to(self.second_moment)
-        return float((basis @ self.second_moment @ basis.T).trace())
+        eraser = projector if isinstance(projector, Eraser) else Eraser.of(projector)
+        replies, readings, constant = (
+            part.to(self.second_moment) for part in (eraser.replies, eraser.readings, eraser.constant)
+        )
+        crossed = torch.outer(readings @ self.mean, constant)
+        moments = readings @ self.second_moment @ readings.T - crossed - crossed.T + torch.outer(constant, constant)
+        return float((replies @ replies.T * moments).sum())
 
 
 def survey_cells(
@@ -73,6 +81,7 @@ def survey_cells(
     model.to(run.torch_device)
     fitter = ProjectorFitter(classes=list(classes))
     total = torch.zeros(head.num_features, head.num_features, dtype=torch.float64, device=run.torch_device)
+    summed = torch.zeros_like(total[0])
     count = 0
     with evaluating(model), torch.inference_mode(), tap_features(model, head) as tap:
         for images, labels in batches:
@@ -83,7 +92,8 @@ def survey_cells(
             rows = maps.movedim(1, -1)[chosen]
             fitter.update(rows, cells[chosen])
             total += rows.double().T @ rows.double()
+            summed += rows.double().sum(dim=0)
             count += len(rows)
     if not count:
         raise UsageError("The forget images show no pixel of the forgotten classes; check the masks.")
-    return CellSurvey(fitter, total.clone() / count)
+    return CellSurvey(fitter, summed.clone() / count, total.clone() / count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from pour.methods.pixels import cell_distance, forgotten_cells, survey_cells
 from pour.methods.request import Need
 from pour.methods.teachers import frozen_copy, without_dropout
 from pour.models.classes import resolve_classes
+from pour.models.forgetting import RowDirection, head_removal
 from pour.models.head import find_head
 from pour.models.history import class_names
 from pour.models.projected import ProjectedHead
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from pour.geometry.eraser import Eraser
     from pour.methods.request import Granted
     from pour.models.head import Head
     from pour.training.run import Run
@@ -39,6 +41,7 @@ __all__ = ["PourD"]
 # The rate at which 400 steps forget without damage is inversely proportional to the size of what has to move.
 _RATE_TIMES_LOSS = 2.4e-3
 _ACCEPTED_FORGET_ACCURACY = 0.002
+_LOSSES_JUDGED = 10
 
 
 @register
@@ -64,8 +67,8 @@ class PourD(IterativeMethod):
     """Optimisation steps; give these or epochs."""
     schedule: Schedule = "cosine"
     """How the learning rate moves: one-cycle, cosine, step or constant."""
-    direction: Literal["weights", "centered-weights", "means", "given"] = "weights"
-    """What is projected out: the head's rows (or these less their mean), mean features, or the directions given."""
+    direction: Literal["weights", "centered-weights", "scores", "means", "given"] = "weights"
+    """What is taken away: the head's rows, these less their mean, scores, mean features, or the directions given."""
     directions: Tensor | None = None
     """The directions to project out, (k, d), with direction="given"."""
     layer_decay: float = 1.0
@@ -75,8 +78,10 @@ class PourD(IterativeMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.direction not in ("weights", "centered-weights", "means", "given"):
-            raise UsageError(f"direction must be weights, centered-weights, means or given, but is {self.direction!r}.")
+        if self.direction not in (*get_args(RowDirection), "means", "given"):
+            raise UsageError(
+                f"direction must be weights, centered-weights, scores, means or given, but is {self.direction!r}."
+            )
         if (self.direction == "given") != (self.directions is not None):
             raise UsageError('direction="given" and directions= (k x d) belong together; pass both or neither.')
         if self.other_pixels not in ("project", "keep", "ignore"):
@@ -119,10 +124,10 @@ class PourD(IterativeMethod):
                 return loss
 
             batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
-            self.train(model, batches, objective, run, lr=lr, lr_factor=self._lr_factor(model))
+            log = self.train(model, batches, objective, run, lr=lr, lr_factor=self._lr_factor(model))
         for parameter, trained in zip(head_parameters, trained_before, strict=True):
             parameter.requires_grad_(trained)
-        self._judge(model, request, run)
+        self._judge(model, request, run, log.losses, lr)
         return model
 
     def _pixel_loss(self, after: Tensor, target: Tensor, before: Tensor, cells: Tensor) -> Tensor:
@@ -134,7 +139,7 @@ class PourD(IterativeMethod):
 
     def _target(
         self, model: nn.Module, head: Head, classes: tuple[int, ...], request: Granted, run: Run
-    ) -> tuple[Projector, float]:
+    ) -> tuple[Projector | Eraser, float]:
         """The projector, and the loss before the first step."""
         if request.pixelwise:
             survey = survey_cells(model, head, request.forget.once(run), classes, run)
@@ -148,13 +153,12 @@ class PourD(IterativeMethod):
         removed = features - projector(features, dim=head.dim)
         return projector, removed.square().flatten(1).sum(1).mean().item()
 
-    def _projector(self, head: Head, classes: tuple[int, ...], means: ProjectorFitter | None) -> Projector:
+    def _projector(self, head: Head, classes: tuple[int, ...], means: ProjectorFitter | None) -> Projector | Eraser:
         if self.directions is not None:
             return Projector.from_directions(self.directions.float())
         if self.direction == "means" and means is not None:
             return means.projector
-        rows = head.weight - head.weight.mean(dim=0) if self.direction == "centered-weights" else head.weight
-        return Projector.from_directions(rows[list(classes)])
+        return head_removal(head, classes, self.direction)  # type: ignore[arg-type]
 
     def _lr_factor(self, model: nn.Module) -> Callable[[str], float] | None:
         """Layer-wise rates: modules that own parameters, in order, the last at the full rate."""
@@ -169,7 +173,15 @@ class PourD(IterativeMethod):
         shape = None if self.directions is None else list(self.directions.shape)
         return {**super().options(), "directions": shape}
 
-    def _judge(self, model: nn.Module, request: Granted, run: Run) -> None:
+    def _judge(self, model: nn.Module, request: Granted, run: Run, losses: list[float], lr: float) -> None:
+        last = losses[-_LOSSES_JUDGED:]
+        if sum(last) / len(last) > losses[0]:
+            # A network that was destroyed has forgotten too, so the accuracy alone would accept it.
+            warnings.warn(
+                f"pour-d's loss rose from {losses[0]:.3g} to {last[-1]:.3g} at a learning rate of {lr:.3g}, which "
+                'damages the network; lower lr. Pretrained transformers: optimizer="adamw", lr=3e-6.',
+                stacklevel=3,
+            )
         accuracy = forget_accuracy(model, request, run)
         run.log(len(run.history), forget_accuracy=accuracy)
         if accuracy > _ACCEPTED_FORGET_ACCURACY:

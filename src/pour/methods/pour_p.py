@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from pour.errors import UsageError
 from pour.methods.contract import Method, register
 from pour.methods.request import Need
-from pour.models.forgetting import forget
+from pour.models.forgetting import RowDirection, forget
 from pour.models.projected import ForgottenLogit
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ class PourP(Method):
     """Project the forgotten classes' head rows out of the features; closed form, no data, encoder untouched.
 
     The scores become W P z + b with P = I - w_u w_u^T / |w_u|^2 (the paper's equation for P; several classes: the
-    projector on the complement of all their rows).
+    projector on the complement of all their rows). direction="scores" projects onto the features at which the class
+    scores the mean of all classes, for heads that have not collapsed.
     """
 
     name: ClassVar[str] = "pour-p"
@@ -37,12 +38,12 @@ class PourP(Method):
 
     forgotten_logit: ForgottenLogit = "mask"
     """The forgotten class's own score: mask (never predicted), keep (as printed in the paper) or zero."""
-    direction: Literal["weights", "centered-weights"] = "weights"
-    """What is projected out: the classes' rows of the head, or the rows less the mean of all rows."""
+    direction: RowDirection = "weights"
+    """What is taken away: the classes' rows of the head, these less their mean, or their scores (see the docs)."""
 
     def __post_init__(self) -> None:
-        if self.direction not in ("weights", "centered-weights"):
-            raise UsageError(f"direction must be weights or centered-weights, but is {self.direction!r}.")
+        if self.direction not in get_args(RowDirection):
+            raise UsageError(f"direction must be weights, centered-weights or scores, but is {self.direction!r}.")
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Put the projector in front of the head."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pour.errors import UsageError
+from pour.geometry.eraser import Eraser
 from pour.geometry.fitter import ProjectorFitter
 from pour.geometry.projector import Projector
 from pour.models import history as cards
@@ -24,16 +25,17 @@ from pour.models.tap import checked_batches, device_of, tap_features, to_unit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pour.geometry.eraser import Eraser
+__all__ = ["Direction", "RowDirection", "forget", "head_removal"]
 
-__all__ = ["Direction", "forget"]
-
-Direction = Literal["weights", "centered-weights", "means", "centered-means"]
-"""Where a class's direction comes from: its row of the head, its mean feature, or either less the mean over classes.
+Direction = Literal["weights", "centered-weights", "scores", "means", "centered-means"]
+"""What is taken away: a class's row of the head, its mean feature, or either less the mean over classes; or its score.
 
 Adding one vector to all rows changes no decision, so only the centred rows are determined by what a network decides; on
-a simplex the rows are centred already.
+a simplex the rows are centred already. With ``"scores"`` the features go, by the shortest way, to where the class's
+score is the mean of all scores: the centred row is projected out about the point that the biases name.
 """
+RowDirection = Literal["weights", "centered-weights", "scores"]
+"""Those that the head alone tells."""
 
 
 def forget(
@@ -54,6 +56,10 @@ def forget(
     result adds to its projector: first 0, then 3, gives the same P as both at once. A ``torch.compile`` or parallel
     wrapper is taken off. In a dual encoder (CLIP, SigLIP) the projector goes behind the visual projection, before the
     embedding is normalised.
+
+    With ``direction="scores"`` the projection is affine, onto the features at which each forgotten class scores the
+    mean of all classes. Then it cannot win, whatever the network and even where its score is kept: the retained scores
+    have the same mean, so one of them is at least as high.
 
     Args:
         model: Any classifier with a linear or 1x1-convolution head, or a dual encoder.
@@ -99,19 +105,21 @@ def forget(
         already = before.forgotten if before is not None else ()
         indices = resolve_classes(classes, num_classes=found.num_classes, class_names=names, already=already)
 
-    if directions is not None:
-        rows = _checked_directions(directions, found)
-    elif direction in ("weights", "centered-weights"):
-        rows = _rows(found, indices)
-        rows = rows - found.weight.mean(dim=0) if direction == "centered-weights" else rows
+    projector: Projector | Eraser
+    if directions is None and direction in get_args(RowDirection):
+        # A later request must not move an earlier one's scores off the mean, so that it sets them all.
+        earlier = before.forgotten if before is not None and direction == "scores" else ()
+        projector = head_removal(found, tuple(sorted({*earlier, *indices})), direction)  # type: ignore[arg-type]
     else:
-        rows = _means(model, found, indices, data or (), centered=direction == "centered-means")
-    dtype = torch.promote_types(found.weight.dtype, torch.float32)
-    added = Projector.from_directions(rows.detach().to(found.weight.device, dtype))
-    projector: Projector | Eraser = added
+        rows = (
+            _means(model, found, indices, data or (), centered=direction == "centered-means")
+            if directions is None
+            else _checked_directions(directions, found)
+        )
+        projector = Projector.from_directions(_precise(rows, found))
     forgotten, logit = indices, forgotten_logit
     if before is not None:
-        projector = before.projector.then(added)
+        projector = Eraser.after(before.projector, projector)
         forgotten, logit = _joined(before, indices, forgotten_logit)
 
     result = copy_model(model)
@@ -144,6 +152,29 @@ def forget(
     return result
 
 
+def head_removal(head: Head, classes: tuple[int, ...], direction: RowDirection) -> Projector | Eraser:
+    """What takes ``classes`` out of the features of ``head``, from its own parameters.
+
+    Args:
+        head: as :func:`~pour.models.head.find_head` gives it.
+        classes: indices.
+        direction: see :data:`Direction`; an affine eraser for "scores" of a head with biases, else a projector.
+    """
+    rows = _rows(head, classes)
+    if direction == "weights":
+        return Projector.from_directions(_precise(rows, head))
+    rows = _precise(rows - head.weight.mean(dim=0), head)
+    bias = head.bias
+    if direction == "centered-weights" or bias is None or not bool((bias != bias[0]).any()):
+        return Projector.from_directions(rows)
+    return Eraser.onto(rows, _precise(bias[list(classes)] - bias.mean(), head))
+
+
+def _precise(values: Tensor, head: Head) -> Tensor:
+    """The values detached, on the head's device and in at least single precision."""
+    return values.detach().to(head.weight.device, torch.promote_types(head.weight.dtype, torch.float32))
+
+
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise UsageError(f"{option} is {value!r}; choose one of {', '.join(repr(choice) for choice in choices)}.")
@@ -152,9 +183,9 @@ def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
 def _check_sources(direction: Direction, directions: Tensor | None, data: object) -> None:
     if directions is not None and (direction != "weights" or data is not None):
         raise UsageError("directions= are given, so direction= and data= have no use; leave them out.")
-    if direction.endswith("weights") and data is not None:
+    if direction in get_args(RowDirection) and data is not None:
         raise UsageError('data= is only read for class means; add direction="means", or leave data= out.')
-    if not direction.endswith("weights") and data is None:
+    if direction not in get_args(RowDirection) and data is None and directions is None:
         raise UsageError(f"direction={direction!r} needs images; pass data= (batches of images and labels).")
 
 
