@@ -105,6 +105,7 @@ LABELS = {
     "delete": "DELETE",
     "pour-p": "POUR-P",
     "pour-p-mask": "POUR-P, masked",
+    "pour-p-scores": "POUR-P, by score",
     "pour-d": "POUR-D",
     "projun": "ProjUn",
     "salun": "SalUn",

@@ -267,8 +267,8 @@ def _pathmnist(tuning: Path | None, weights: str | None, arch: str | None) -> Ex
 
 EXPERIMENTS = ("digits", "cifar10", "cifar100", "pathmnist")
 """``digits`` takes about a minute on a CPU; the others are the paper's tables."""
-PATHMNIST_BACKBONE = "efficientnet-lite0"
-"""Trained on ImageNet with labels, as the paper's; the ViT-S/14 at hand runs with ``arch`` and ``weights``."""
+PATHMNIST_BACKBONE = "dinov2-small"
+"""A ViT-S/14, nearest to the paper's ViT-S/16; EfficientNet-Lite0 runs with ``arch`` and ``weights``."""
 
 
 def get_experiment(
@@ -281,7 +281,7 @@ def get_experiment(
         tuning: a folder of :func:`pour.bench.tune` whose options the tuned rows take; by default those that ship with
             pour. A method that was not tuned keeps its defaults, and its row says so.
         weights: for pathmnist, the backbone's weights: a file, or a name of :data:`pour.models.PRETRAINED`.
-        arch: for pathmnist, the backbone; by default that of the weights, or EfficientNet-Lite0 for a file.
+        arch: for pathmnist, the backbone; by default that of the weights, or the ViT-S/14 for a file.
     """
     if (weights is not None or arch is not None) and name != "pathmnist":
         raise UsageError(f"{name} is trained from scratch; weights and arch are for pathmnist.")

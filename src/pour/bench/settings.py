@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pour._files import write_text
 from pour.errors import UsageError
-
-if TYPE_CHECKING:
-    from pour.methods.iterative import IterativeMethod
+from pour.methods.contract import get_method
+from pour.methods.iterative import IterativeMethod
 
 __all__ = [
     "CLOSED_FORM",
@@ -19,6 +18,7 @@ __all__ = [
     "closed_form_options",
     "common_options",
     "freeze_tuning",
+    "starting_options",
     "tuned_options",
 ]
 
@@ -42,15 +42,23 @@ _COMMON_RATE = {"cifar100": 5e-5}
 _USUAL_RATE = 1e-4
 # Where the method has something that the common code does not.
 _COMMON_EXTRAS: dict[str, dict[str, Any]] = {"gradient-ascent": {"stop_accuracy": None}}
+# DUCK shows 41 retained batches for each forget batch, so that four of its epochs are what 20 are to the others.
+_COMMON_BY_DATASET: dict[tuple[str, str], dict[str, Any]] = {("duck", "cifar10"): {"epochs": 4}}
+# SGD at the rates that suit small convolutional networks destroys a pretrained transformer, whatever the method.
+_PRETRAINED = ("pathmnist",)
+_PRETRAINED_RATE = 3e-6
 
-CLOSED_FORM: dict[str, tuple[str, ...]] = {"esc": ("esc-1", "esc")}
-"""Methods without optimisation that have more than one row."""
-CLOSED_FORM_BY_DATASET: dict[tuple[str, str], tuple[str, ...]] = {("pour-p", "pathmnist"): ("pour-p-mask", "pour-p")}
-"""The same for single datasets; the row that the paper's value belongs to comes last."""
+CLOSED_FORM: dict[str, tuple[str, ...]] = {"esc": ("esc-1", "esc"), "pour-p": ("pour-p-scores", "pour-p")}
+"""Methods without optimisation that have more than one row; the one that the paper's value belongs to comes last."""
+CLOSED_FORM_BY_DATASET: dict[tuple[str, str], tuple[str, ...]] = {
+    ("pour-p", "pathmnist"): ("pour-p-scores", "pour-p-mask", "pour-p")
+}
+"""The same for single datasets."""
 # POUR-P keeps the class's own score, as printed in the paper; masking it would forget on its own.
 _CLOSED_FORM_OPTIONS: dict[str, dict[str, Any]] = {
     "pour-p": {"forgotten_logit": "keep"},
     "pour-p-mask": {"forgotten_logit": "mask"},
+    "pour-p-scores": {"forgotten_logit": "keep", "direction": "scores"},
     "esc-1": {"rank": 1},
 }
 # Of its authors' scripts, which have a setting for each dataset.
@@ -68,7 +76,8 @@ def common_options(method: type[IterativeMethod], dataset: str) -> dict[str, Any
         5e-05
     """
     rate = _COMMON_RATE.get(dataset, _USUAL_RATE)
-    return {**dict.fromkeys(method.rate_options, rate), **_COMMON, **_COMMON_EXTRAS.get(method.name, {})}
+    extras = {**_COMMON_EXTRAS.get(method.name, {}), **_COMMON_BY_DATASET.get((method.name, dataset), {})}
+    return {**dict.fromkeys(method.rate_options, rate), **_COMMON, **extras}
 
 
 def closed_form_options(row: str, dataset: str) -> dict[str, Any]:
@@ -84,11 +93,24 @@ def tuned_options(method: str, dataset: str, folder: Path | None = None) -> tupl
         dataset: what it was tuned on.
         folder: where :func:`pour.bench.tune` wrote its trials; by default what ships with pour.
     """
-    frozen = {"batch_norm": "frozen"}
+    frozen = {"batch_norm": "frozen", **starting_options(method, dataset)}
     found = _frozen_choice(method, dataset) if folder is None else _choice(folder, method)
     if found is None:
-        return frozen, f"{NOT_TUNED}: the method's defaults"
-    return {**found["options"], **frozen}, f"tuned by the rule {found['rule']!r} with seed {found['seed']}"
+        return frozen, f"{NOT_TUNED}: the method's defaults" + (", AdamW at 3e-6" if dataset in _PRETRAINED else "")
+    return {**frozen, **found["options"]}, f"tuned by the rule {found['rule']!r} with seed {found['seed']}"
+
+
+def starting_options(method: str, dataset: str) -> dict[str, Any]:
+    """What tuning starts from in place of a method's own defaults: AdamW at a small rate where networks are pretrained.
+
+    Example:
+        >>> starting_options("delete", "pathmnist"), starting_options("delete", "cifar10")
+        ({'lr': 3e-06, 'optimizer': 'adamw', 'weight_decay': 0.0}, {})
+    """
+    kind = get_method(method)
+    if dataset not in _PRETRAINED or not issubclass(kind, IterativeMethod):
+        return {}
+    return {**dict.fromkeys(kind.rate_options, _PRETRAINED_RATE), "optimizer": "adamw", "weight_decay": 0.0}
 
 
 def freeze_tuning(folder: str | Path, dataset: str, *, into: str | Path = TUNED) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pour.bench.experiments import Experiment, get_experiment
+from pour.bench.settings import starting_options
 from pour.bench.shared import ModelKey, SharedModels
 from pour.bench.tuning import tune
 from pour.data.splits import Splits
@@ -87,7 +88,7 @@ def tune_experiment(
             build=shared.build,
             recipe=grid.recipe,
             out=shared.out,
-            batch_norm="frozen",
+            **{"batch_norm": "frozen", **starting_options(method, grid.dataset)},
         )
         for method in chosen
     ]
