@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pour.bench import make_table, render
+from pour.bench.segmentation_table import render_scenes, scene_lines
 from pour.bench.zeroshot_table import zero_shot_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,9 +71,18 @@ def pathmnist_table() -> list[str]:
     return render(make_table(store, against="paper"), "markdown").rstrip().splitlines()
 
 
+def camvid_table() -> list[str]:
+    """Every class forgotten from one segmentation network, and what that did to the others."""
+    store = ROOT / "results" / "camvid"
+    if not (store / "cells").is_dir():
+        return ["Not measured yet: `pour bench camvid --out results/camvid`."]
+    return render_scenes(scene_lines(store), "markdown").rstrip().splitlines()
+
+
 TABLES = {
     "docs/pathmnist.md": {"pathmnist": pathmnist_table},
     "README.md": {"training": training_table, "collapse": collapse_table},
+    "docs/segmentation.md": {"camvid": camvid_table},
     "docs/zeroshot.md": {"zeroshot": zeroshot_table},
 }
 
