@@ -6,7 +6,6 @@ import hashlib
 import json
 import platform
 import time
-import warnings
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,13 +22,12 @@ from pour.auditing.segmentation import audit_segmentation
 from pour.bench.runner import Outcome
 from pour.bench.segmentation_experiment import SceneExperiment, scene_experiment
 from pour.bench.store import EXPERIMENT_FILE, Cell, CellKey, read_cell, read_experiment, write_cell
-from pour.bench.work import measured
+from pour.bench.work import attempt, measured
 from pour.data.registry import load_segmentation
 from pour.data.scenes import Scenes
-from pour.errors import PourError, UsageError
+from pour.errors import UsageError
 from pour.methods.contract import get_method
 from pour.methods.request import ForgetRequest
-from pour.methods.unlearning import unlearn
 from pour.models.checkpoint import load, read_header, save
 from pour.models.history import history
 from pour.training.run import Run
@@ -182,7 +180,8 @@ class _Bench:
             return False
         run = self._run(key.seed)
         started = time.perf_counter()
-        unlearned, failed, said = self._unlearned(row, key, model, run)
+        request = ForgetRequest.of_scenes(self.scenes("train"), key.forget)
+        unlearned, failed, said = attempt(row, model, request, run)
         between = time.perf_counter()
         report = None if unlearned is None else self._audited(model, unlearned, key)
         seconds = {"unlearn": between - started, "audit": time.perf_counter() - between}
@@ -264,30 +263,6 @@ class _Bench:
         }
         plain: dict[str, Any] = json.loads(json.dumps(setup))
         return plain
-
-    def _unlearned(
-        self, row: Row, key: CellKey, model: nn.Module, run: Run
-    ) -> tuple[nn.Module | None, str | None, tuple[str, ...]]:
-        if row.method is None:
-            return model, None, ()
-        request = ForgetRequest.of_scenes(self.scenes("train"), key.forget)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
-            try:
-                result = unlearn(
-                    model,
-                    request,
-                    method=row.method,
-                    seed=run.seed,
-                    device=run.device,
-                    precision=run.precision,
-                    progress=False,
-                    **row.options,
-                )
-            except PourError as error:
-                # Diverged or refused: one method must not take the rest of the grid with it.
-                return None, str(error), ()
-        return result, None, tuple(str(entry.message) for entry in caught if str(entry.message).startswith(row.method))
 
     def _audited(self, model: nn.Module, unlearned: nn.Module, key: CellKey) -> AuditReport:
         # The draw goes over every pixel of the split, and is the same for all rows of a request.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pour.bench.experiments import Experiment, Row
     from pour.training.run import Precision
 
-__all__ = ["CACHE", "ROLES", "Work", "Worker", "cell_setup", "measured"]
+__all__ = ["CACHE", "ROLES", "Work", "Worker", "attempt", "cell_setup", "measured"]
 
 ROLES: tuple[SharedRole, ...] = ("original", "retrained", "ceiling")
 CACHE = "cache"
@@ -185,27 +185,40 @@ class _Made:
         if "validation" in needs and splits.validation is None:
             splits = splits.holdout(_VALIDATION, run.seed)
         request = replace(ForgetRequest.of(splits), build=shared.build, recipe=shared.experiment.recipe)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
-            try:
-                model = unlearn(
-                    original,
-                    request,
-                    method=row.method,
-                    seed=run.seed,
-                    device=run.device,
-                    precision=run.precision,
-                    progress=False,
-                    **row.options,
-                )
-            except PourError as error:
-                # Diverged or refused: one method must not take the rest of the grid with it.
-                return cls(model=None, failed=str(error))
-        said = tuple(str(entry.message) for entry in caught if str(entry.message).startswith(row.method))
+        model, failed, said = attempt(row, original, request, run)
+        if model is None:
+            return cls(model=None, failed=failed)
         change = relative_change(original, model)
         if not math.isfinite(change):
             return cls(model=None, failed="The weights are not finite.", warnings=said)
         return cls(model=model, warnings=said, steps=history(model)[-1].steps or 0, weight_change=change)
+
+
+def attempt(
+    row: Row, model: nn.Module, request: ForgetRequest, run: Run
+) -> tuple[nn.Module | None, str | None, tuple[str, ...]]:
+    """What a row's method makes of ``model``, or why it made nothing, and what it warned of.
+
+    A method that diverges or refuses must not take the rest of the grid with it.
+    """
+    if row.method is None:
+        return model, None, ()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            result = unlearn(
+                model,
+                request,
+                method=row.method,
+                seed=run.seed,
+                device=run.device,
+                precision=run.precision,
+                progress=False,
+                **row.options,
+            )
+        except PourError as error:
+            return None, str(error), ()
+    return result, None, tuple(str(entry.message) for entry in caught if str(entry.message).startswith(row.method))
 
 
 def measured(report: AuditReport) -> dict[str, Any]:

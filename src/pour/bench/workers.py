@@ -65,12 +65,16 @@ _worker: Worker | None = None
 
 @contextlib.contextmanager
 def _in_processes(work: Work, jobs: int) -> Iterator[Crew]:
+    threads = torch.get_num_threads()
+    if work.device is not None and work.device.startswith("cuda"):
+        # The GPU computes; the processes would only be in each other's way.
+        threads = max(1, threads // jobs)
     # Spawned, because a forked process cannot use a GPU that its parent has touched.
     pool = ProcessPoolExecutor(
         max_workers=jobs,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start,
-        initargs=(work, torch.get_num_threads()),
+        initargs=(work, threads),
     )
 
     def do(tasks: Iterable[Task]) -> Iterator[Task]:
@@ -93,7 +97,7 @@ def _in_processes(work: Work, jobs: int) -> Iterator[Crew]:
 
 def _start(work: Work, threads: int) -> None:
     global _worker
-    # As many threads as alone, so that a cell's bytes do not depend on who made it.
+    # On a CPU as many threads as alone, so that a cell's bytes do not depend on who made it.
     torch.set_num_threads(threads)
     _worker = Worker(work)
     threading.Thread(target=_end_with_parent, daemon=True).start()

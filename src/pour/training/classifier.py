@@ -32,7 +32,14 @@ if TYPE_CHECKING:
     from pour.training.recipes import Recipe
     from pour.training.run import Run
 
-__all__ = ["describe_classifier", "evaluation_loader", "train_classifier"]
+__all__ = [
+    "describe_classifier",
+    "evaluation_loader",
+    "resume_file",
+    "train_classifier",
+    "training_loader",
+    "training_split",
+]
 
 _EVALUATION_BATCH = 1000
 
@@ -71,8 +78,21 @@ def train_classifier(
             arch, dataset.num_classes, in_channels=channels, image_size=height, resize=image_size, weights=weights
         )
     set_class_names(model, dataset.classes)
-    augment = Augment.for_images(height, flip=dataset.info.mirrors) if recipe.augment else None
-    loader = DeviceLoader(
+    file = None
+    if resume is not None:
+        start: dict[str, object] = {"weights": None if weights is None else digest(read_weights(weights))}
+        if image_size is not None:
+            start["image_size"] = image_size
+        file = resume_file(resume, resume_seconds, split, recipe, run, arch=arch, **start)
+    words = f"training {arch} on {dataset.name}"
+    log = fit(model, training_loader(dataset, split, recipe, run), recipe, run, resume=file, description=words)
+    return model, log
+
+
+def training_loader(dataset: ImageDataset, split: ImageSplit, recipe: Recipe, run: Run) -> DeviceLoader:
+    """Shuffled batches of a split, augmented where the recipe says so."""
+    augment = Augment.for_images(dataset.image_shape[0], flip=dataset.info.mirrors) if recipe.augment else None
+    return DeviceLoader(
         split.images,
         split.labels,
         batch_size=recipe.batch_size,
@@ -82,19 +102,20 @@ def train_classifier(
         augment=augment,
         drop_last=True,
     )
-    file = None
-    if resume is not None:
-        identity = {
-            "arch": arch,
-            "data": images_digest(split),
-            "recipe": asdict(recipe),
-            "seed": run.seed,
-            "precision": run.precision,
-            "weights": None if weights is None else digest(read_weights(weights)),
-        } | ({} if image_size is None else {"image_size": image_size})
-        file = ResumeFile(path=resume, fingerprint=json.dumps(identity, sort_keys=True), seconds=resume_seconds)
-    log = fit(model, loader, recipe, run, resume=file, description=f"training {arch} on {dataset.name}")
-    return model, log
+
+
+def resume_file(
+    path: Path, seconds: float, split: ImageSplit, recipe: Recipe, run: Run, **identity: object
+) -> ResumeFile:
+    """The file of an unfinished run, which only a run of the same data, recipe, seed and ``identity`` takes up."""
+    whole = {
+        **identity,
+        "data": _images_digest(split),
+        "recipe": asdict(recipe),
+        "seed": run.seed,
+        "precision": run.precision,
+    }
+    return ResumeFile(path=path, fingerprint=json.dumps(whole, sort_keys=True), seconds=seconds)
 
 
 def evaluation_loader(split: ImageSplit, run: Run) -> DeviceLoader:
@@ -139,7 +160,7 @@ def training_split(dataset: ImageDataset, without: ClassRequest) -> ImageSplit:
     return Splits.of(dataset, without).retain_train
 
 
-def images_digest(split: ImageSplit) -> str:
+def _images_digest(split: ImageSplit) -> str:
     """What identifies the images and labels of a split."""
     total = hashlib.blake2b(split.images.tobytes(), digest_size=16)
     total.update(split.labels.tobytes())

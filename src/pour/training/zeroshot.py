@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 
-from pour.data.augment import Augment
-from pour.data.loader import DeviceLoader
 from pour.errors import UsageError
 from pour.models.history import Architecture
 from pour.models.output import scores_of
@@ -18,9 +14,8 @@ from pour.models.state import tensor_digest
 from pour.models.tap import to_unit
 from pour.models.text import CAPTIONS, PROMPTS, prompt_embeddings
 from pour.models.zeroshot import ZeroShotClassifier
-from pour.training.classifier import images_digest, training_split
+from pour.training.classifier import resume_file, training_loader, training_split
 from pour.training.loop import TrainingLog, fit
-from pour.training.resume import ResumeFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,27 +93,9 @@ def train_zero_shot(
     if not isinstance(model, ZeroShotClassifier):
         raise UsageError(f"{arch} is no encoder for text embeddings; take one that starts with clip-.")
     model.set_text(text.flatten(0, 1))
-    loader = DeviceLoader(
-        split.images,
-        split.labels,
-        batch_size=recipe.batch_size,
-        device=run.torch_device,
-        seed=run.seed,
-        shuffle=True,
-        augment=Augment.for_images(height, flip=dataset.info.mirrors) if recipe.augment else None,
-        drop_last=True,
-    )
     file = None
     if resume is not None:
-        identity = {
-            "arch": arch,
-            "data": images_digest(split),
-            "recipe": asdict(recipe),
-            "seed": run.seed,
-            "precision": run.precision,
-            "text": tensor_digest(text),
-        }
-        file = ResumeFile(path=resume, fingerprint=json.dumps(identity, sort_keys=True), seconds=resume_seconds)
+        file = resume_file(resume, resume_seconds, split, recipe, run, arch=arch, text=tensor_digest(text))
 
     def caption_loss(network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         scores = scores_of(network(to_unit(images))).view(len(labels), len(captions), -1)
@@ -127,7 +104,7 @@ def train_zero_shot(
 
     log = fit(
         model,
-        loader,
+        training_loader(dataset, split, recipe, run),
         recipe,
         run,
         objective=caption_loss,
