@@ -79,7 +79,7 @@ def test_grid_is_what_the_issue_asks(weights: Path) -> None:
     assert {"finetune", "fcs", "masked-head", "random-direction", "pour-p", "pour-d", "delete"} <= methods
     assert all(set(get_method(name).needs) <= {"forget"} for name in methods - {"finetune", "fcs"})
     logits = {row.name: row.options["forgotten_logit"] for row in experiment.rows if row.method == "pour-p"}
-    assert logits == {"pour-p-scores": "keep", "pour-p-mask": "mask", "pour-p": "keep"}
+    assert logits == {"pour-p-scores": "keep", "pour-p-decisions": "keep", "pour-p-mask": "mask", "pour-p": "keep"}
     assert experiment.columns[:4] == ("acc_r", "acc_f", "aus", "rus_o")
     assert all(column.endswith("_external") for column in experiment.columns[4:])
     # Adipose, the paper's.

@@ -66,7 +66,7 @@ def test_a_run_that_did_not_forget_warns(digits_original, digits_splits):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"direction": "x"}, "weights, centered-weights, scores, means or given"),
+        ({"direction": "x"}, "weights, centered-weights, scores, decisions, means or given"),
         ({"direction": "given"}, "belong together"),
         ({"layer_decay": 0.0}, "layer_decay"),
     ],

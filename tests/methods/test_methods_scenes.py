@@ -185,5 +185,5 @@ def test_options_are_checked() -> None:
 
     with pytest.raises(UsageError, match="other_pixels must be"):
         make_method("pour-d", other_pixels="none")
-    with pytest.raises(UsageError, match="direction must be weights, centered-weights or scores"):
+    with pytest.raises(UsageError, match="direction must be weights, centered-weights, scores or decisions"):
         make_method("pour-p", direction="means")

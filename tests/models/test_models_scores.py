@@ -1,4 +1,4 @@
-"""Forgetting by score: the smallest move of the features after which a class scores the mean of all classes."""
+"""Forgetting by score: moves of the features after which a class scores the mean of all classes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from pour.models import ProjectedHead, find_head, fold, forget
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pour.models.forgetting import Direction
+    from pour.models.projected import ForgottenLogit
 
 SEEDS = st.integers(0, 10_000)
 
@@ -46,15 +49,38 @@ def moved(model: nn.Module, z: Tensor) -> Tensor:
     return module.projector(z)
 
 
+KINDS = pytest.mark.parametrize("direction", ["scores", "decisions"])
+
+
+@KINDS
 @settings(deadline=None, max_examples=40)
 @given(SEEDS, st.integers(4, 7), st.integers(1, 2))
-def test_a_forgotten_class_scores_the_mean_and_never_wins(seed: int, classes: int, count: int) -> None:
+def test_a_forgotten_class_scores_the_mean_and_never_wins(
+    direction: Direction, seed: int, classes: int, count: int
+) -> None:
     layer, z = head(seed, classes), features(seed)
     chosen = np.random.default_rng(seed).permutation(classes)[:count].tolist()
-    scores = forget(layer, chosen, direction="scores", forgotten_logit="keep")(z).detach()
+    scores = forget(layer, chosen, direction=direction, forgotten_logit="keep")(z).detach()
     torch.testing.assert_close(scores[:, chosen], scores.mean(dim=1, keepdim=True).expand(-1, count))
     kept = [label for label in range(classes) if label not in chosen]
     assert bool((scores[:, kept].max(dim=1).values >= scores[:, chosen].max(dim=1).values - 1e-9).all())
+
+
+@settings(deadline=None, max_examples=40)
+@given(SEEDS, st.integers(4, 7), st.integers(1, 2))
+def test_every_decision_between_retained_classes_stays(seed: int, classes: int, count: int) -> None:
+    layer, z = head(seed, classes), features(seed)
+    chosen = np.random.default_rng(seed).permutation(classes)[:count].tolist()
+    kept = [label for label in range(classes) if label not in chosen]
+    model = forget(layer, chosen, direction="decisions", forgotten_logit="keep")
+    before, after = layer(z)[:, kept].detach(), model(z)[:, kept].detach()
+    # All retained scores of an image shift alike.
+    torch.testing.assert_close(after - after[:, :1], before - before[:, :1], rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(moved(model, moved(model, z)), moved(model, z), rtol=1e-6, atol=1e-7)
+    # No shorter way: a part outside the span of the rows would change no score.
+    centered = (layer.weight - layer.weight.mean(dim=0)).detach().numpy()
+    outside = np.eye(9) - np.linalg.pinv(centered) @ centered
+    np.testing.assert_allclose((moved(model, z) - z).numpy() @ outside, 0, atol=1e-7)
 
 
 @settings(deadline=None, max_examples=25)
@@ -69,9 +95,10 @@ def test_the_move_is_the_smallest_there_is(seed: int) -> None:
     np.testing.assert_allclose(torch.linalg.vector_norm(after - z, dim=1).numpy(), distance, atol=1e-9)
 
 
+@KINDS
 @settings(deadline=None, max_examples=25)
 @given(SEEDS)
-def test_what_changes_no_decision_changes_nothing(seed: int) -> None:
+def test_what_changes_no_decision_changes_nothing(direction: Direction, seed: int) -> None:
     layer, z = head(seed), features(seed)
     rng = np.random.default_rng(seed + 2)
     added, shift, level = torch.tensor(rng.normal(size=9)), torch.tensor(rng.normal(size=9)), float(rng.normal())
@@ -80,7 +107,7 @@ def test_what_changes_no_decision_changes_nothing(seed: int) -> None:
         # One vector and one number for all classes, and a network whose features lie elsewhere.
         other.weight += added
         other.bias += level - other.weight @ shift
-    before, after = (forget(model, [1, 3], direction="scores", forgotten_logit="keep") for model in (layer, other))
+    before, after = (forget(model, [1, 3], direction=direction, forgotten_logit="keep") for model in (layer, other))
     torch.testing.assert_close(moved(before, z), moved(after, z + shift) - shift)
     assert torch.equal(before(z).argmax(dim=1), after(z + shift).argmax(dim=1))
 
@@ -91,42 +118,47 @@ def test_on_a_simplex_it_is_the_projection_of_the_paper() -> None:
         layer.weight.copy_(2 * pour.simplex_etf(5, 8).double())
         layer.bias.fill_(0.7)
     z = features(0, width=8)
-    printed, ours = (
-        forget(layer, [1], direction=direction, forgotten_logit="keep") for direction in ("weights", "scores")
+    printed, ours, exact = (
+        forget(layer, [1], direction=direction, forgotten_logit="keep")
+        for direction in ("weights", "scores", "decisions")
     )
     torch.testing.assert_close(ours(z), printed(z))
+    torch.testing.assert_close(moved(exact, z), moved(printed, z))
     assert isinstance(find_head(ours).module.projector, Projector)
 
 
-def test_a_later_request_gives_what_both_at_once_give() -> None:
+@KINDS
+def test_a_later_request_gives_what_both_at_once_give(direction: Direction) -> None:
     layer, z = head(3), features(3)
-    both = forget(layer, [0, 4], direction="scores")
-    later = forget(forget(layer, [4], direction="scores"), [0], direction="scores")
+    both = forget(layer, [0, 4], direction=direction)
+    later = forget(forget(layer, [4], direction=direction), [0], direction=direction)
     torch.testing.assert_close(moved(later, z), moved(both, z))
-    after_rows = forget(forget(layer, [4], forgotten_logit="keep"), [0], direction="scores", forgotten_logit="keep")
+    after_rows = forget(forget(layer, [4], forgotten_logit="keep"), [0], direction=direction, forgotten_logit="keep")
     scores = after_rows(z).detach()
     torch.testing.assert_close(scores[:, [0, 4]], scores.mean(dim=1, keepdim=True).expand(-1, 2))
 
 
+@KINDS
 @pytest.mark.parametrize("logit", ["keep", "mask", "zero"])
-def test_it_folds_saves_and_loads(tmp_path: Path, logit: str) -> None:
+def test_it_folds_saves_and_loads(tmp_path: Path, logit: ForgottenLogit, direction: Direction) -> None:
     model, z = nn.Sequential(nn.Flatten(), head(5)).float(), features(5).float()
-    forgotten = forget(model, [1], direction="scores", forgotten_logit=logit)
+    forgotten = forget(model, [1], direction=direction, forgotten_logit=logit)
     torch.testing.assert_close(fold(forgotten)(z), forgotten(z), rtol=1e-5, atol=1e-4)
     assert fold(forgotten).state_dict().keys() == model.state_dict().keys()
     pour.save(forgotten, tmp_path / "m.safetensors")
     again = pour.load(tmp_path / "m.safetensors", nn.Sequential(nn.Flatten(), head(6)).float())
     assert torch.equal(again(z), forgotten(z))
-    assert pour.history(again)[-1].options["direction"] == "scores"
+    assert pour.history(again)[-1].options["direction"] == direction
 
 
-def test_feature_maps_and_heads_without_bias() -> None:
+@KINDS
+def test_feature_maps_and_heads_without_bias(direction: Direction) -> None:
     model = ConvHead().double()
     images = torch.rand(2, 3, 16, 16, dtype=torch.float64)
-    scores = forget(model, [1], direction="scores", forgotten_logit="keep")(images)
+    scores = forget(model, [1], direction=direction, forgotten_logit="keep")(images)
     torch.testing.assert_close(scores[:, 1], scores.mean(dim=1))
     plain = head(1, bias=False)
-    forgotten = forget(plain, [2], direction="scores", forgotten_logit="keep")
+    forgotten = forget(plain, [2], direction=direction, forgotten_logit="keep")
     torch.testing.assert_close(fold(forgotten)(features(1)), forgotten(features(1)))
 
 
@@ -139,6 +171,13 @@ def test_the_distillation_takes_the_same_target(digits_original: nn.Module, digi
 
 
 def test_dependent_rows_are_refused() -> None:
+    with pytest.raises(UsageError, match="at most 4 classes"):
+        forget(head(0, classes=6, width=3), [1], direction="decisions")
+    twins = head(0)
+    with torch.no_grad():
+        twins.weight[0] = twins.weight[1]
+    with pytest.raises(UsageError, match="rows are independent, but these are not"):
+        forget(twins, [2], direction="decisions")
     with pytest.raises(UsageError, match="linearly independent"):
         Eraser.onto(torch.ones(2, 4), torch.zeros(2))
     with pytest.raises(UsageError, match="data= is only read"):

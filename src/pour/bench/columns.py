@@ -106,6 +106,7 @@ LABELS = {
     "pour-p": "POUR-P",
     "pour-p-mask": "POUR-P, masked",
     "pour-p-scores": "POUR-P, by score",
+    "pour-p-decisions": "POUR-P, by decision",
     "pour-d": "POUR-D",
     "projun": "ProjUn",
     "salun": "SalUn",

@@ -48,10 +48,13 @@ _COMMON_BY_DATASET: dict[tuple[str, str], dict[str, Any]] = {("duck", "cifar10")
 _PRETRAINED = ("pathmnist",)
 _PRETRAINED_RATE = 3e-6
 
-CLOSED_FORM: dict[str, tuple[str, ...]] = {"esc": ("esc-1", "esc"), "pour-p": ("pour-p-scores", "pour-p")}
+CLOSED_FORM: dict[str, tuple[str, ...]] = {
+    "esc": ("esc-1", "esc"),
+    "pour-p": ("pour-p-scores", "pour-p-decisions", "pour-p"),
+}
 """Methods without optimisation that have more than one row; the one that the paper's value belongs to comes last."""
 CLOSED_FORM_BY_DATASET: dict[tuple[str, str], tuple[str, ...]] = {
-    ("pour-p", "pathmnist"): ("pour-p-scores", "pour-p-mask", "pour-p")
+    ("pour-p", "pathmnist"): ("pour-p-scores", "pour-p-decisions", "pour-p-mask", "pour-p")
 }
 """The same for single datasets."""
 # POUR-P keeps the class's own score, as printed in the paper; masking it would forget on its own.
@@ -59,6 +62,7 @@ _CLOSED_FORM_OPTIONS: dict[str, dict[str, Any]] = {
     "pour-p": {"forgotten_logit": "keep"},
     "pour-p-mask": {"forgotten_logit": "mask"},
     "pour-p-scores": {"forgotten_logit": "keep", "direction": "scores"},
+    "pour-p-decisions": {"forgotten_logit": "keep", "direction": "decisions"},
     "esc-1": {"rank": 1},
 }
 # Of its authors' scripts, which have a setting for each dataset.

@@ -67,8 +67,8 @@ class PourD(IterativeMethod):
     """Optimisation steps; give these or epochs."""
     schedule: Schedule = "cosine"
     """How the learning rate moves: one-cycle, cosine, step or constant."""
-    direction: Literal["weights", "centered-weights", "scores", "means", "given"] = "weights"
-    """What is taken away: the head's rows, these less their mean, scores, mean features, or the directions given."""
+    direction: Literal["weights", "centered-weights", "scores", "decisions", "means", "given"] = "weights"
+    """What is taken away, as of pour-p: of the head's rows, the mean features, or the directions given."""
     directions: Tensor | None = None
     """The directions to project out, (k, d), with direction="given"."""
     layer_decay: float = 1.0
@@ -80,7 +80,8 @@ class PourD(IterativeMethod):
         super().__post_init__()
         if self.direction not in (*get_args(RowDirection), "means", "given"):
             raise UsageError(
-                f"direction must be weights, centered-weights, scores, means or given, but is {self.direction!r}."
+                "direction must be weights, centered-weights, scores, decisions, means or given, but is "
+                f"{self.direction!r}."
             )
         if (self.direction == "given") != (self.directions is not None):
             raise UsageError('direction="given" and directions= (k x d) belong together; pass both or neither.')

@@ -26,8 +26,8 @@ class PourP(Method):
     """Project the forgotten classes' head rows out of the features; closed form, no data, encoder untouched.
 
     The scores become W P z + b with P = I - w_u w_u^T / |w_u|^2 (the paper's equation for P; several classes: the
-    projector on the complement of all their rows). direction="scores" projects onto the features at which the class
-    scores the mean of all classes, for heads that have not collapsed.
+    projector on the complement of all their rows). For heads that have not collapsed: direction="scores" projects onto
+    the features at which the class scores the mean of all classes, "decisions" does so and keeps retained decisions.
     """
 
     name: ClassVar[str] = "pour-p"
@@ -39,11 +39,13 @@ class PourP(Method):
     forgotten_logit: ForgottenLogit = "mask"
     """The forgotten class's own score: mask (never predicted), keep (as printed in the paper) or zero."""
     direction: RowDirection = "weights"
-    """What is taken away: the classes' rows of the head, these less their mean, or their scores (see the docs)."""
+    """What is taken away: the head's rows, these less their mean, or scores (decisions: and no retained decision)."""
 
     def __post_init__(self) -> None:
         if self.direction not in get_args(RowDirection):
-            raise UsageError(f"direction must be weights, centered-weights or scores, but is {self.direction!r}.")
+            raise UsageError(
+                f"direction must be weights, centered-weights, scores or decisions, but is {self.direction!r}."
+            )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Put the projector in front of the head."""

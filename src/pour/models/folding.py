@@ -98,7 +98,7 @@ def _check_foldable(model: nn.Module, name: str) -> None:
             f"The head {name!r} shares its weight with another layer, which folding would change too; "
             "keep the projected model as it is."
         )
-    if layer.bias is None and isinstance(projected.projector, Eraser):
+    if layer.bias is None and isinstance(projected.projector, Eraser) and bool(projected.projector.constant.any()):
         raise UsageError(
             f"The head {name!r} has no bias to hold what the eraser leaves in place; keep the projected model as it is."
         )

@@ -27,14 +27,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Direction", "RowDirection", "forget", "head_removal"]
 
-Direction = Literal["weights", "centered-weights", "scores", "means", "centered-means"]
+Direction = Literal["weights", "centered-weights", "scores", "decisions", "means", "centered-means"]
 """What is taken away: a class's row of the head, its mean feature, or either less the mean over classes; or its score.
 
 Adding one vector to all rows changes no decision, so only the centred rows are determined by what a network decides; on
-a simplex the rows are centred already. With ``"scores"`` the features go, by the shortest way, to where the class's
-score is the mean of all scores: the centred row is projected out about the point that the biases name.
+a simplex the rows are centred already. With ``"scores"`` and ``"decisions"`` the features go to where the class's score
+is the mean of all scores: the former by the shortest way, the latter by the shortest of those that shift all other
+scores alike. On a simplex with equal biases all of these are the same.
 """
-RowDirection = Literal["weights", "centered-weights", "scores"]
+RowDirection = Literal["weights", "centered-weights", "scores", "decisions"]
 """Those that the head alone tells."""
 
 
@@ -59,7 +60,8 @@ def forget(
 
     With ``direction="scores"`` the projection is affine, onto the features at which each forgotten class scores the
     mean of all classes. Then it cannot win, whatever the network and even where its score is kept: the retained scores
-    have the same mean, so one of them is at least as high.
+    have the same mean, so one of them is at least as high. ``direction="decisions"`` ends at the same scores for the
+    forgotten classes and keeps every decision between retained ones, exactly; it needs as many features as classes.
 
     Args:
         model: Any classifier with a linear or 1x1-convolution head, or a dual encoder.
@@ -108,7 +110,7 @@ def forget(
     projector: Projector | Eraser
     if directions is None and direction in get_args(RowDirection):
         # A later request must not move an earlier one's scores off the mean, so that it sets them all.
-        earlier = before.forgotten if before is not None and direction == "scores" else ()
+        earlier = before.forgotten if before is not None and direction in ("scores", "decisions") else ()
         projector = head_removal(found, tuple(sorted({*earlier, *indices})), direction)  # type: ignore[arg-type]
     else:
         rows = (
@@ -158,16 +160,42 @@ def head_removal(head: Head, classes: tuple[int, ...], direction: RowDirection) 
     Args:
         head: as :func:`~pour.models.head.find_head` gives it.
         classes: indices.
-        direction: see :data:`Direction`; an affine eraser for "scores" of a head with biases, else a projector.
+        direction: see :data:`Direction`; an eraser where it takes more than an orthogonal projection through 0.
     """
+    chosen = list(classes)
     rows = _rows(head, classes)
     if direction == "weights":
         return Projector.from_directions(_precise(rows, head))
     rows = _precise(rows - head.weight.mean(dim=0), head)
-    bias = head.bias
-    if direction == "centered-weights" or bias is None or not bool((bias != bias[0]).any()):
+    bias = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
+    level = _precise(bias[chosen] - bias.mean(), head)
+    if direction == "decisions":
+        return Eraser(_shifts(head, chosen).to(rows), rows, -level)
+    if direction == "centered-weights" or not bool((bias != bias[0]).any()):
         return Projector.from_directions(rows)
-    return Eraser.onto(rows, _precise(bias[list(classes)] - bias.mean(), head))
+    return Eraser.onto(rows, level)
+
+
+def _shifts(head: Head, chosen: list[int]) -> Tensor:
+    """For each chosen class the smallest feature (k, d) that raises its score and lowers all retained ones alike."""
+    classes, width = head.weight.shape
+    retained = [label for label in range(classes) if label not in chosen]
+    centered = head.weight.detach().double() - head.weight.detach().double().mean(dim=0)
+    wanted = torch.zeros(classes, len(chosen), dtype=torch.float64, device=centered.device)
+    wanted[chosen, range(len(chosen))] = 1
+    wanted[retained] = -1 / len(retained)
+    # The centred rows sum to zero, so one of them says nothing that the others do not.
+    kept = [label for label in range(classes) if label != retained[-1]]
+    problem = f'direction="decisions" needs a head of at most {width + 1} classes whose rows are independent'
+    if classes - 1 > width:
+        raise UsageError(f'{problem}, but there are {classes}; take direction="scores".')
+    basis, factor = torch.linalg.qr(centered[kept].T)
+    size = factor.diagonal().abs()
+    if bool((size <= 1e-8 * size.max()).any()):
+        raise UsageError(f'{problem}, but these are not; take direction="scores".')
+    coordinates = torch.linalg.solve_triangular(factor.T, wanted[kept], upper=False)
+    shifts: Tensor = (basis @ coordinates).T
+    return shifts
 
 
 def _precise(values: Tensor, head: Head) -> Tensor:
