@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pour
-import pour.bench.segmentation as module
+import pour.bench.work as work
 from pour._torchvision import torchvision_works
 from pour.bench import Row, read_store
 from pour.bench.segmentation import run_scenes
@@ -117,14 +117,14 @@ def test_a_method_that_diverges_does_not_take_the_rest_along(small_world, tmp_pa
     import shutil
 
     shutil.copytree(store / "models", tmp_path / "s" / "models")
-    real = module.unlearn
+    real = work.unlearn
 
     def unlearn(*arguments: Any, **options: Any) -> Any:
         if options["method"] == "pour-d":
             raise DivergenceError("The loss became NaN at step 1.")
         return real(*arguments, **options)
 
-    monkeypatch.setattr(module, "unlearn", unlearn)
+    monkeypatch.setattr(work, "unlearn", unlearn)
     outcome = walked(tmp_path / "s", small_world, forget=["car"])
     assert outcome.done == 4
     assert outcome.failed == ("pour-d, Car: The loss became NaN at step 1.",)
