@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -92,9 +94,8 @@ def main() -> None:
             )
     if args.json:
         facts = {"data": args.data, "weights": args.weights, "image_size": args.image_size}
-        write_text(
-            args.json, json.dumps({**facts, **circumstances(run.torch_device, "fp32"), "rows": rows}, indent=1) + "\n"
-        )
+        surroundings = {**circumstances(run.torch_device, "fp32"), "command": shlex.join(["python", *sys.argv])}
+        write_text(args.json, json.dumps({**facts, **surroundings, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -79,6 +81,7 @@ def main() -> None:
         print(row["seed"], row["method"], shown, row.get("failed", ""), flush=True)
         if args.json:
             facts = {"data": args.data, "forget": args.forget, "recipe": recipe.name, **circumstances(device, None)}
+            facts["command"] = shlex.join(["python", *sys.argv])
             write_text(args.json, json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
     for seed in seeds:

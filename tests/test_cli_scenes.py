@@ -102,6 +102,9 @@ def test_bench_and_table(trained, small_world, tmp_path) -> None:
     table = succeed("table", store, "--format", "markdown", "--against", "paper", root=small_world).stdout
     assert "| Car | POUR-P, logit kept |" in table
     assert "| dog | paper |" in table
+    moved = succeed("bench", "camvid", "--out", store, "--export", tmp_path / "cells.tar", root=small_world)
+    assert "5 cells in" in moved.stdout
+    assert (tmp_path / "cells.tar").is_file()
 
 
 @pytest.mark.parametrize(
@@ -111,6 +114,8 @@ def test_bench_and_table(trained, small_world, tmp_path) -> None:
         (("unlearn", "MODEL", "--data", "camvid", "--forget", "car", "--method", "delete"), "on scenes use one of"),
         (("train", "--data", "camvid", "--arch", "resnet18"), "no segmentation network"),
         (("train", "--data", "camvid", "--arch", "smp:unet:resnet18"), "1x1 convolution"),
+        (("bench", "camvid", "--jobs", 2), "--jobs has no use in camvid; it has --epochs, --limit, --weights"),
+        (("bench", "camvd"), "the experiments are digits, cifar10, cifar100, pathmnist, zeroshot, camvid, voc2012"),
     ],
 )
 def test_wrong_use_gives_one_sentence(trained, small_world, tmp_path, arguments, words) -> None:

@@ -154,7 +154,7 @@ class _Group:
             key: cell
             for key, cell in found.items()
             if cell is not None
-            and cell.setup == cell_setup(shared.experiment, keys[key], key)
+            and cell.setup == cell_setup(shared.experiment, keys[key], key, **shared.experiment.start)
             and shared.precision in (None, cell.precision)
         }
         there = {role: shared.ready(ModelKey.of(self.seed, role, self.forget)) for role in ROLES}

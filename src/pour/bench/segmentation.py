@@ -22,7 +22,7 @@ from pour.auditing.segmentation import audit_segmentation
 from pour.bench.runner import Outcome
 from pour.bench.segmentation_experiment import SceneExperiment, scene_experiment
 from pour.bench.store import EXPERIMENT_FILE, Cell, CellKey, read_cell, read_experiment, write_cell
-from pour.bench.work import attempt, measured
+from pour.bench.work import attempt, cell_setup, measured
 from pour.data.registry import load_segmentation
 from pour.data.scenes import Scenes
 from pour.errors import UsageError
@@ -247,22 +247,8 @@ class _Bench:
         return Run(seed=seed, device=self.device, precision=self.precision, progress=False)
 
     def _setup(self, row: Row, key: CellKey) -> dict[str, Any]:
-        setup = {
-            "dataset": self.grid.dataset,
-            "architecture": self.grid.architecture,
-            "recipe": asdict(self.grid.recipe),
-            "enlarge": self.grid.enlarge,
-            "limit": self.limit,
-            "pixels": self.pixels,
-            "forgotten": list(key.forget),
-            "seed": key.seed,
-            "row": row.name,
-            "method": row.method,
-            "setting": row.setting,
-            "options": row.resolved(),
-        }
-        plain: dict[str, Any] = json.loads(json.dumps(setup))
-        return plain
+        more = {"enlarge": self.grid.enlarge, "limit": self.limit, "pixels": self.pixels}
+        return cell_setup(self.grid, row, key, **more)
 
     def _audited(self, model: nn.Module, unlearned: nn.Module, key: CellKey) -> AuditReport:
         # The draw goes over every pixel of the split, and is the same for all rows of a request.

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from pour.auditing.report import AuditReport
     from pour.bench.experiments import Experiment, Row
+    from pour.bench.segmentation_experiment import SceneExperiment
     from pour.training.run import Precision
 
 __all__ = ["CACHE", "ROLES", "Work", "Worker", "attempt", "cell_setup", "measured"]
@@ -56,8 +57,8 @@ class Work:
     precision: Precision | None
 
 
-def cell_setup(experiment: Experiment, row: Row, key: CellKey) -> dict[str, Any]:
-    """What decides a cell's result, as its file says it."""
+def cell_setup(experiment: Experiment | SceneExperiment, row: Row, key: CellKey, **more: Any) -> dict[str, Any]:
+    """What decides a cell's result, as its file says it; ``more`` is what only some experiments have."""
     setup = {
         "dataset": experiment.dataset,
         "architecture": experiment.architecture,
@@ -68,7 +69,7 @@ def cell_setup(experiment: Experiment, row: Row, key: CellKey) -> dict[str, Any]
         "method": row.method,
         "setting": row.setting,
         "options": row.resolved(),
-        **experiment.start,
+        **more,
     }
     plain: dict[str, Any] = json.loads(json.dumps(setup))
     return plain
@@ -103,7 +104,7 @@ class Worker:
             report, failed = self._audit(row, key, made.model, models, splits)
         seconds = {"unlearn": between - started, "audit": time.perf_counter() - between}
         cell = Cell(
-            setup=cell_setup(self._work.experiment, row, key),
+            setup=cell_setup(self._work.experiment, row, key, **self._work.experiment.start),
             models={role: found.digest for role, found in models.items()}
             | ({} if report is None else {"unlearned": report.models["unlearned"].digest}),
             data=self._shared.data_digest,

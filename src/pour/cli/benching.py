@@ -13,6 +13,7 @@ from pour.cli.flags import Device, Overwrite, PrecisionFlag, Quiet, Root, Seed
 from pour.cli.scenes import bench_scenes, table_scenes
 from pour.cli.terminal import show
 from pour.cli.zeroshot import TextFile, bench_zero_shot, table_zero_shot
+from pour.errors import UsageError
 
 __all__ = ["bench", "table", "tune"]
 
@@ -83,10 +84,25 @@ def bench(
     )
     from pour.data.registry import is_segmentation
 
+    folder = out or Path("runs") / experiment
+    if import_ is not None:
+        typer.echo(f"{import_store(import_, folder, overwrite=overwrite)} new cells from {import_}")
+    if export is not None:
+        typer.echo(f"{export_store(folder, export, overwrite=overwrite)} cells in {export}")
+        return
+    flags: dict[str, object] = {
+        "--tuning": tuning,
+        "--ray": ray,
+        "--weights": weights,
+        "--epochs": epochs,
+        "--limit": limit,
+    }
+    flags |= {"--arch": arch, "--data": data, "--text": text, "--names": names, "--jobs": None if jobs == 1 else jobs}
+    _refuse_foreign(experiment, flags)
     if is_segmentation(experiment):
         bench_scenes(
             experiment,
-            out,
+            folder,
             root=root,
             weights=weights,
             methods=methods,
@@ -98,12 +114,6 @@ def bench(
             precision=precision,
             quiet=quiet,
         )
-        return
-    folder = out or Path("runs") / experiment
-    if import_ is not None:
-        typer.echo(f"{import_store(import_, folder, overwrite=overwrite)} new cells from {import_}")
-    if export is not None:
-        typer.echo(f"{export_store(folder, export, overwrite=overwrite)} cells in {export}")
         return
     if experiment == "zeroshot":
         bench_zero_shot(
@@ -139,6 +149,27 @@ def bench(
     if not quiet:
         show_table(make_table(folder))
     typer.echo(f"{outcome.done} cells made, {outcome.kept} were there: {folder}")
+
+
+def _refuse_foreign(experiment: str, flags: dict[str, object]) -> None:
+    """Say that a flag is for other experiments, instead of leaving it unread; or that there is no such experiment."""
+    from pour.bench.experiments import EXPERIMENTS
+    from pour.bench.segmentation_experiment import SCENE_EXPERIMENTS
+
+    everything = (*EXPERIMENTS, "zeroshot", *SCENE_EXPERIMENTS)
+    if experiment not in everything:
+        raise UsageError(f"There is no experiment {experiment!r}; the experiments are {', '.join(everything)}.")
+    grid = {"--tuning", "--ray", "--jobs"}
+    scenes = {"--weights", "--epochs", "--limit"}
+    known = {
+        "camvid": scenes,
+        "voc2012": scenes,
+        "zeroshot": {"--epochs", "--arch", "--data", "--text", "--names"},
+        "pathmnist": {*grid, "--weights", "--arch"},
+    }.get(experiment, grid)
+    foreign = [flag for flag, value in flags.items() if value is not None and flag not in known]
+    if foreign:
+        raise UsageError(f"{foreign[0]} has no use in {experiment}; it has {', '.join(sorted(known))}.")
 
 
 def table(
