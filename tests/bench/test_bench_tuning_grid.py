@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -7,7 +9,7 @@ from bench_cells import small_grid
 
 import pour
 import pour.bench.tuning_grid as tuning_grid
-from pour.bench import TuningResult, get_experiment, tune_experiment
+from pour.bench import Row, TuningResult, get_experiment, tune_experiment
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +47,30 @@ def test_tuning_and_tables_share_nothing(name: str) -> None:
     assert tuning_grid.TUNING_SEED not in experiment.seeds
 
 
+@pytest.mark.slow
+def test_methods_side_by_side_choose_what_one_after_the_other_would(tmp_path: Path) -> None:
+    rows = tuple(
+        Row(name=f"{method}-tuned", method=method, setting="tuned", family="relative")
+        for method in ("bad-teacher", "unsir")
+    )
+    grid = small_grid(rows=rows)
+    alone, beside = tmp_path / "alone", tmp_path / "beside"
+    first = tune_experiment(grid, alone, device="cpu", progress=False)
+    shutil.copytree(alone, beside)
+    for method in ("bad-teacher", "unsir"):
+        (beside / f"{method}-benchmark" / "result.json").unlink()
+        min((beside / f"{method}-benchmark").iterdir()).unlink()
+    second = tune_experiment(grid, beside, device="cpu", jobs=2, progress=False)
+    assert [result.method for result in second] == ["bad-teacher", "unsir"]
+    for one, other in zip(first, second, strict=True):
+        assert one.best == other.best
+        again = [replace(trial, seconds=0) for trial in other.trials]
+        assert [replace(trial, seconds=0) for trial in one.trials] == again
+
+
 def test_wrong_use_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="number of jobs must be at least 1, but is 0"):
+        tune_experiment("digits", tmp_path, jobs=0)
     with pytest.raises(UsageError, match="pour-p has nothing to tune in digits"):
         tune_experiment("digits", tmp_path, methods=["pour-p"])
     with pytest.raises(UsageError, match="report seed 0 or class 8; tune on others"):

@@ -44,6 +44,16 @@ _USUAL_RATE = 1e-4
 _COMMON_EXTRAS: dict[str, dict[str, Any]] = {"gradient-ascent": {"stop_accuracy": None}}
 # DUCK shows 41 retained batches for each forget batch, so that four of its epochs are what 20 are to the others.
 _COMMON_BY_DATASET: dict[tuple[str, str], dict[str, Any]] = {("duck", "cifar10"): {"epochs": 4}}
+# An epoch of DUCK is 41 steps to each forget batch and has no end of its own at a low rate: no trial may take more
+# than the common row does.
+_STARTING_BY_DATASET: dict[tuple[str, str], dict[str, Any]] = {
+    ("duck", "cifar10"): {"epochs": 4},
+    ("duck", "cifar100"): {"epochs": 20, "retain_batches": 6},
+    # About as many images as 20 epochs of the forgotten class, which is what the other methods see.
+    ("finetune", "pathmnist"): {"epochs": 2},
+    ("fcs", "pathmnist"): {"epochs": 2},
+    ("pour-d", "pathmnist"): {"steps": 200},
+}
 # SGD at the rates that suit small convolutional networks destroys a pretrained transformer, whatever the method.
 _PRETRAINED = ("pathmnist",)
 _PRETRAINED_RATE = 3e-6
@@ -105,16 +115,19 @@ def tuned_options(method: str, dataset: str, folder: Path | None = None) -> tupl
 
 
 def starting_options(method: str, dataset: str) -> dict[str, Any]:
-    """What tuning starts from in place of a method's own defaults: AdamW at a small rate where networks are pretrained.
+    """What tuning starts from in place of a method's own defaults.
+
+    AdamW at a small rate and fewer steps where networks are pretrained, and an end where a method has none.
 
     Example:
         >>> starting_options("delete", "pathmnist"), starting_options("delete", "cifar10")
         ({'lr': 3e-06, 'optimizer': 'adamw', 'weight_decay': 0.0}, {})
     """
     kind = get_method(method)
+    length = _STARTING_BY_DATASET.get((method, dataset), {})
     if dataset not in _PRETRAINED or not issubclass(kind, IterativeMethod):
-        return {}
-    return {**dict.fromkeys(kind.rate_options, _PRETRAINED_RATE), "optimizer": "adamw", "weight_decay": 0.0}
+        return dict(length)
+    return {**dict.fromkeys(kind.rate_options, _PRETRAINED_RATE), "optimizer": "adamw", "weight_decay": 0.0, **length}
 
 
 def freeze_tuning(folder: str | Path, dataset: str, *, into: str | Path = TUNED) -> list[str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pour._progress import ProgressBar
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.settings import starting_options
 from pour.bench.shared import ModelKey, SharedModels
 from pour.bench.tuning import tune
+from pour.bench.workers import crew
 from pour.data.splits import Splits
 from pour.errors import UsageError
 from pour.models.classes import resolve_classes
@@ -39,6 +43,7 @@ def tune_experiment(
     root: str | Path | None = None,
     device: str | None = None,
     precision: Precision | None = None,
+    jobs: int = 1,
     progress: bool = True,
 ) -> list[TuningResult]:
     """Tune the iterative methods of an experiment with the same budget, BatchNorm frozen; resumes where it stopped.
@@ -55,43 +60,75 @@ def tune_experiment(
         root: the data folder.
         device: where to compute.
         precision: fp32 or bf16.
-        progress: show a progress bar for each method.
+        jobs: methods side by side.
+        progress: show a progress bar.
     """
     grid = get_experiment(experiment) if isinstance(experiment, str) else experiment
+    if jobs < 1:
+        raise UsageError(f"The number of jobs must be at least 1, but is {jobs}.")
     iterative = list(dict.fromkeys(row.method for row in grid.rows if row.setting == "tuned" and row.method))
-    chosen = iterative if methods is None else list(methods)
+    chosen = iterative if methods is None else list(dict.fromkeys(methods))
     odd = [method for method in chosen if method not in iterative]
     if odd:
         raise UsageError(f"{odd[0]} has nothing to tune in {grid.name}; its methods are {', '.join(iterative)}.")
-    shared = SharedModels(grid, Path(out).resolve(), None if root is None else Path(root), device, precision)
+    where = str(resolve_device(device))
+    shared = SharedModels(grid, Path(out).resolve(), None if root is None else Path(root), where, precision)
     classes = _classes(grid, shared, forget)
     if seed in grid.seeds or classes in grid.forget:
         raise UsageError(
             f"The tables of {grid.name} report seed {seed} or class {', '.join(map(str, classes))}; tune on others, "
             "or the tuned rows would have seen their own test."
         )
-    shared.device = str(resolve_device(device))
-    key = ModelKey(seed, "original")
-    shared.train(key)
-    original = shared.load(key).model
-    splits = Splits.of(shared.dataset, list(classes))
-    return [
-        tune(
-            original,
-            splits,
+    shared.train(ModelKey(seed, "original"))
+    if jobs == 1:
+        tuner = _Tuner(shared, classes, rule, seed, progress=progress)
+        return [tuner.tuned(method) for method in chosen]
+    start = partial(_Tuner, replace(shared), classes, rule, seed)
+    with (
+        crew(start, device=where, jobs=min(jobs, len(chosen)), ray=None) as do,
+        ProgressBar(len(chosen), f"tuning {grid.name}", enabled=progress) as bar,
+    ):
+        for count, method in enumerate(do(chosen), start=1):
+            bar.update(count, note=method)
+    # What the others wrote is read here, not computed again.
+    tuner = start()
+    return [tuner.tuned(method) for method in chosen]
+
+
+class _Tuner:
+    """Tunes methods one after the other on the same original."""
+
+    def __init__(
+        self, shared: SharedModels, classes: tuple[int, ...], rule: Rule, seed: int, *, progress: bool = False
+    ) -> None:
+        self._shared = shared
+        self._rule: Rule = rule
+        self._seed = seed
+        self._progress = progress
+        self._original = shared.load(ModelKey(seed, "original")).model
+        self._splits = Splits.of(shared.dataset, list(classes))
+
+    def do(self, method: str) -> None:
+        """Tune a method; its trials and the choice are in its folder."""
+        self.tuned(method)
+
+    def tuned(self, method: str) -> TuningResult:
+        """What tuning a method chose, read from its folder where it is there."""
+        shared = self._shared
+        return tune(
+            self._original,
+            self._splits,
             method,
-            rule=rule,
-            seed=seed,
+            rule=self._rule,
+            seed=self._seed,
             device=shared.device,
-            precision=precision,
-            progress=progress,
+            precision=shared.precision,
+            progress=self._progress,
             build=shared.build,
-            recipe=grid.recipe,
+            recipe=shared.experiment.recipe,
             out=shared.out,
-            **{"batch_norm": "frozen", **starting_options(method, grid.dataset)},
+            **{"batch_norm": "frozen", **starting_options(method, shared.experiment.dataset)},
         )
-        for method in chosen
-    ]
 
 
 def _classes(grid: Experiment, shared: SharedModels, forget: Sequence[int | str] | None) -> tuple[int, ...]:

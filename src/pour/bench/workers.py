@@ -10,47 +10,53 @@ import threading
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
-from pour.bench.work import Worker
 from pour.errors import PourError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from pour.bench.shared import ModelKey
-    from pour.bench.store import CellKey
-    from pour.bench.work import Work
+__all__ = ["Worker", "crew"]
 
-    Task = ModelKey | CellKey
-    Crew = Callable[[Iterable[Task]], Iterator[Task]]
+Task = TypeVar("Task")
+_Task = TypeVar("_Task", contravariant=True)
 
-__all__ = ["crew"]
+
+class Worker(Protocol[_Task]):
+    """Does tasks one after the other, and may keep things in memory between them."""
+
+    def do(self, task: _Task, /) -> None:
+        """Do one; what comes of it goes to files that everybody sees."""
+        ...
 
 
 @contextlib.contextmanager
-def crew(work: Work, *, jobs: int, ray: str | None) -> Iterator[Crew]:
+def crew(
+    start: Callable[[], Worker[Task]], *, device: str | None, jobs: int, ray: str | None = None
+) -> Iterator[Callable[[Iterable[Task]], Iterator[Task]]]:
     """Yield a function that does tasks and gives each back as it is done.
 
     Args:
-        work: what the workers have to know.
+        start: makes a worker, in whatever process it is to live in.
+        device: what the workers compute on; None where it is theirs to find out.
         jobs: how many workers.
         ray: the address of a Ray cluster ("auto" finds the one of this machine, "local" starts one); None stays here.
     """
     if ray is not None:
-        with _on_ray(work, jobs, ray) as do:
+        with _on_ray(start, device, jobs, ray) as do:
             yield do
     elif jobs == 1:
-        yield _alone(work)
+        yield _alone(start)
     else:
-        with _in_processes(work, jobs) as do:
+        with _in_processes(start, device, jobs) as do:
             yield do
 
 
-def _alone(work: Work) -> Crew:
-    worker = Worker(work)
+def _alone(start: Callable[[], Worker[Task]]) -> Callable[[Iterable[Task]], Iterator[Task]]:
+    worker = start()
 
     def do(tasks: Iterable[Task]) -> Iterator[Task]:
         for task in tasks:
@@ -60,13 +66,15 @@ def _alone(work: Work) -> Crew:
     return do
 
 
-_worker: Worker | None = None
+_worker: Worker[Any] | None = None
 
 
 @contextlib.contextmanager
-def _in_processes(work: Work, jobs: int) -> Iterator[Crew]:
+def _in_processes(
+    start: Callable[[], Worker[Task]], device: str | None, jobs: int
+) -> Iterator[Callable[[Iterable[Task]], Iterator[Task]]]:
     threads = torch.get_num_threads()
-    if work.device is not None and work.device.startswith("cuda"):
+    if device is not None and device.startswith("cuda"):
         # The GPU computes; the processes would only be in each other's way.
         threads = max(1, threads // jobs)
     # Spawned, because a forked process cannot use a GPU that its parent has touched.
@@ -74,7 +82,7 @@ def _in_processes(work: Work, jobs: int) -> Iterator[Crew]:
         max_workers=jobs,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start,
-        initargs=(work, threads),
+        initargs=(start, threads),
     )
 
     def do(tasks: Iterable[Task]) -> Iterator[Task]:
@@ -95,11 +103,11 @@ def _in_processes(work: Work, jobs: int) -> Iterator[Crew]:
         pool.shutdown(cancel_futures=True)
 
 
-def _start(work: Work, threads: int) -> None:
+def _start(start: Callable[[], Worker[Any]], threads: int) -> None:
     global _worker
     # On a CPU as many threads as alone, so that a cell's bytes do not depend on who made it.
     torch.set_num_threads(threads)
-    _worker = Worker(work)
+    _worker = start()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -111,7 +119,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _do(task: Task) -> None:
+def _do(task: Any) -> None:
     if _worker is None:
         raise PourError("A worker process was not started by a crew; this is a fault in pour, please report it.")
     _worker.do(task)
@@ -120,17 +128,19 @@ def _do(task: Task) -> None:
 class _RayWorker:
     """A worker that lives on one of Ray's machines."""
 
-    def __init__(self, work: Work, threads: int) -> None:
+    def __init__(self, start: Callable[[], Worker[Any]], threads: int) -> None:
         torch.set_num_threads(threads)
-        self._worker = Worker(work)
+        self._worker = start()
 
-    def do(self, task: Task) -> Task:
+    def do(self, task: Any) -> Any:
         self._worker.do(task)
         return task
 
 
 @contextlib.contextmanager
-def _on_ray(work: Work, jobs: int, address: str) -> Iterator[Crew]:
+def _on_ray(
+    start: Callable[[], Worker[Task]], device: str | None, jobs: int, address: str
+) -> Iterator[Callable[[Iterable[Task]], Iterator[Task]]]:
     ray = _import_ray()
     started = not ray.is_initialized()
     if started:
@@ -143,13 +153,13 @@ def _on_ray(work: Work, jobs: int, address: str) -> Iterator[Crew]:
     try:
         resources = ray.cluster_resources()
         # Ray hides the GPUs from a worker that does not ask for one.
-        with_gpu = "GPU" in resources if work.device is None else work.device.startswith("cuda")
+        with_gpu = "GPU" in resources if device is None else device.startswith("cuda")
         room = int(resources.get("GPU" if with_gpu else "CPU", 0))
         if jobs > room:
             kind = "GPUs" if with_gpu else "CPUs"
             raise UsageError(f"{jobs} jobs were asked for, but the Ray cluster has {room} {kind}; ask for {room}.")
         remote = ray.remote(num_cpus=1, num_gpus=int(with_gpu))(_RayWorker)
-        workers += [remote.remote(work, torch.get_num_threads()) for _ in range(jobs)]
+        workers += [remote.remote(start, torch.get_num_threads()) for _ in range(jobs)]
         pool = ray.util.ActorPool(workers)
 
         def do(tasks: Iterable[Task]) -> Iterator[Task]:

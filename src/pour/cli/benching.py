@@ -220,6 +220,7 @@ def tune(
         typer.Option(help="Classes to forget while tuning.", show_default="4 on cifar10, 42 on cifar100"),
     ] = None,
     weights: Annotated[str | None, typer.Option(help="For pathmnist: a file of the backbone's weights.")] = None,
+    jobs: Annotated[int, typer.Option(help="Methods side by side.")] = 1,
     seed: Seed = 100,
     root: Root = None,
     device: Device = None,
@@ -243,6 +244,7 @@ def tune(
         root=root,
         device=device,
         precision=precision,  # type: ignore[arg-type]
+        jobs=jobs,
         progress=not quiet,
     )
     drawn = Table("method", "options", "AUS", "how it was chosen")
