@@ -4,13 +4,16 @@
     python benchmarks/audit.py --data cifar10 --root DIR --device cuda    the real ones
     python benchmarks/audit.py --device cpu --limit 2000 --train 2000     on a CPU
 
-The networks are trained for a moment first, because attacks and probes take longer on features without structure.
+The networks are trained for a moment first, because attacks and probes take longer on features without structure; or
+give files of trained ones (--original, --retrained).
 """
 
 import argparse
 import cProfile
 import json
 import pstats
+import shlex
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +22,7 @@ import numpy as np
 import torch
 
 import pour
+from pour._circumstances import circumstances
 from pour._files import write_text
 from pour.auditing import AuditReport, audit
 from pour.data import ImageDataset, ImageSplit
@@ -52,6 +56,8 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=50_000, help="made-up training images")
     parser.add_argument("--test", type=int, default=10_000, help="made-up test images")
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--original", type=Path, help="a model file, with --retrained, instead of training")
+    parser.add_argument("--retrained", type=Path)
     parser.add_argument("--method", default="masked-head", help="how the audited model forgets")
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     parser.add_argument("--json", type=Path)
@@ -59,8 +65,11 @@ def main() -> None:
 
     data = pour.load_dataset(options.data, options.root) if options.data else made_up(options.train, options.test)
     forgotten = data.classes[0]
-    models = []
-    for seed, without in ((0, ()), (1, (forgotten,))):
+    if options.original and options.retrained:
+        models = [pour.load(path) for path in (options.original, options.retrained)]
+    else:
+        models = []
+    for seed, without in ((0, ()), (1, (forgotten,))) if not models else ():
         run = Run(seed=seed, device=options.device, progress=False)
         recipe = get_recipe("fast").change(epochs=options.epochs)
         models.append(train_classifier(data, recipe, run, without=without)[0])
@@ -100,12 +109,11 @@ def main() -> None:
             pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
     drift = max(abs(value - again.values()[name]) for name, value in report.values().items())
     facts = {
-        "device": torch.cuda.get_device_name()
-        if options.device != "cpu"
-        else f"cpu, {torch.get_num_threads()} threads",
-        "torch": torch.__version__,
+        **circumstances(torch.device(options.device), "fp32"),
+        "command": shlex.join(["python", *sys.argv]),
         "data": data.name,
         "limit": options.limit,
+        "models": "files" if options.original else f"trained for {options.epochs} epochs",
         "images": {name: len(split) for name, split in data.splits.items()},
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
         "largest difference between runs": drift,

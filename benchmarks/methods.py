@@ -14,6 +14,7 @@ import argparse
 import json
 import shlex
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -64,6 +65,7 @@ def main() -> None:
     parser.add_argument("--methods", help="instead of all, with commas between")
     parser.add_argument("--every-seed", default="pour-d,pour-p,masked-head", help="what seeds after the first run")
     parser.add_argument("--device")
+    parser.add_argument("--keep", type=Path, help="a folder for the first seed's original.safetensors and retrained")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     dataset = pour.load_dataset(args.data)
@@ -93,7 +95,14 @@ def main() -> None:
         retrained, log = train_classifier(dataset, recipe, again, arch=arch, without=[args.forget])
         retraining = waited(device) - started
 
+        if args.keep and seed == seeds[0]:
+            args.keep.mkdir(parents=True, exist_ok=True)
+            for name, model in (("original", original), ("retrained", retrained)):
+                pour.save(model, args.keep / f"{name}.safetensors", overwrite=True)
+        # Else the two references would be run and measured again for every method.
+        cache = tempfile.TemporaryDirectory()
         references = {"original": original, "retrained": retrained, "data": splits, "seed": seed, "progress": False}
+        references["cache"] = cache.name
 
         def judge(model: torch.nn.Module, references: dict[str, Any] = references) -> dict[str, float]:
             return row_of(pour.audit(unlearned=model, **references))
@@ -117,6 +126,7 @@ def main() -> None:
             seconds = waited(device) - started
             facts = {"seconds": seconds, "times faster than retraining": log.seconds / seconds}
             keep({"seed": seed, "method": name, "options": method.options(), **facts, **judge(model)})
+        cache.cleanup()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from torch import nn
 import pour
 from pour.auditing import AuditReport, audit
 from pour.auditing.audit import _limited
+from pour.auditing.measure import Measurer
 from pour.data.dataset import ImageDataset, ImageSplit
 from pour.data.splits import Splits
 from pour.errors import UsageError
@@ -185,10 +186,53 @@ def test_the_cache_changes_nothing(full, digits_original, digits_retrained, proj
     call = {"original": digits_original, "unlearned": projected, "retrained": digits_retrained, "data": digits_splits}
     plain = audit(**call, **QUIET)
     first = audit(**call, cache=tmp_path, **QUIET)
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.glob("*.safetensors"))) == 4
     second = audit(**call, cache=str(tmp_path), cache_unlearned=True, **QUIET)
-    assert len(list(tmp_path.iterdir())) == 6
-    assert plain == first == second
+    assert len(list(tmp_path.glob("*.safetensors"))) == 6
+    third = audit(**call, cache=tmp_path, cache_unlearned=True, **QUIET)
+    assert plain == first == second == third
+
+
+def test_references_are_measured_once(
+    digits_original, digits_retrained, projected, digits_splits, tmp_path, monkeypatch
+):
+    measured = []
+    whole = Measurer.features
+
+    def spy(self, model, view):
+        measured.append((model.role, view))
+        return whole(self, model, view)
+
+    monkeypatch.setattr(Measurer, "features", spy)
+    call = {"original": digits_original, "unlearned": projected, "retrained": digits_retrained, "data": digits_splits}
+    call |= {"limit": 60, "cache": tmp_path, **QUIET}
+    first = audit(**call)
+    assert {role for role, _ in measured} == {"original", "unlearned", "retrained"}
+    measured.clear()
+    assert audit(**call) == first
+    assert {role for role, _ in measured} == {"unlearned"}
+    # Another seed draws other folds, so nothing of the first is read.
+    measured.clear()
+    audit(**call, seed=1)
+    assert {role for role, _ in measured} == {"original", "unlearned", "retrained"}
+    for file in tmp_path.glob("*-measures.json"):
+        file.write_text(file.read_text()[:-20])
+    measured.clear()
+    assert audit(**call) == first
+    assert {role for role, _ in measured} == {"original", "unlearned", "retrained"}
+
+
+def test_what_a_reference_could_not_be_measured_for_is_said_again(
+    digits_original, projected, digits_splits, tmp_path, monkeypatch
+):
+    def refuse(*_, **__):
+        raise UsageError("too few images")
+
+    monkeypatch.setattr("pour.auditing.measure.knn_probe", refuse)
+    call = {"original": digits_original, "unlearned": projected, "data": digits_splits, "limit": 60, **QUIET}
+    first = audit(**call, cache=tmp_path)
+    assert any("knn probe of the original model is absent" in note for note in first.notes)
+    assert audit(**call, cache=tmp_path) == first
 
 
 def test_the_models_are_left_alone(digits_original, projected, digits_splits):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pour._progress import ProgressBar
+from pour.auditing.cache import MeasureCache
 from pour.auditing.distance import Align, Discrepancy, decide, discrepancies
 from pour.auditing.features import Role, Side, Tapped, Tapper, View, same_encoder
 from pour.auditing.layers import layer_maps
@@ -87,6 +90,8 @@ class Auditor:
                 advance=advance,
             )
             tapped = tapper.tap_all(self.models)
+            settings = [self.splits.forgotten, sorted(self.class_counts.items()), self.seed, self.align]
+            memory = MeasureCache(self.cache, json.dumps(settings), measurer.notes)
             # What is measured of representations: a reference that shares the original's encoder has none of its own.
             compared = tapped
             if self._frozen():
@@ -95,11 +100,11 @@ class Auditor:
             views: tuple[View, ...] = ("features", "raw") if tapped["unlearned"].projected else ("features",)
             collapse: dict[str, dict[str, float]] = {}
             self._scores(tapped, measurer, book)
-            self._similarities(compared, views, book)
+            self._similarities(compared, views, book, memory)
             for role, model in compared.items():
-                collapse[role] = self._alone(model, views, measurer, book)
+                collapse[role] = self._alone(model, views, measurer, book, memory)
                 advance(2 * weight, f"measured the {role} model")
-            distances = self._distances(compared, views, measurer, book)
+            distances = self._distances(compared, views, measurer, book, memory)
             advance(len(self.models) * weight, "measured distances")
             curves: list[RelearningCurve] = []
             for role in self.models if attack is not None else ():
@@ -173,17 +178,31 @@ class Auditor:
             }
             book.add("scores", role, {**accuracies, **scores, **found})
 
-    def _alone(self, tapped: Tapped, views: tuple[View, ...], measurer: Measurer, book: LineBook) -> dict[str, float]:
+    def _alone(
+        self, tapped: Tapped, views: tuple[View, ...], measurer: Measurer, book: LineBook, memory: MeasureCache
+    ) -> dict[str, float]:
         found: dict[str, Reading] = {}
+        sources = (tapped.source,)
         for view in views:
             # Without a projector the raw features are those that the head sees.
-            found = measurer.features(tapped, view) if view == "features" or tapped.projected else found
+            if view == "features" or tapped.projected:
+                measure = partial(measurer.features, tapped, view)
+                found = memory.recall(f"{view} of {tapped.role}", sources, lambda m=measure: _plain(m()), _readings)  # type: ignore[misc]
             book.add(view, tapped.role, found)
-        readings, everything = measurer.collapse(tapped)
+
+        def collapse() -> list[Any]:
+            readings, everything = measurer.collapse(tapped)
+            return [_plain(readings), everything]
+
+        readings, everything = memory.recall(
+            f"collapse of {tapped.role}", sources, collapse, lambda kept: (_readings(kept[0]), dict(kept[1]))
+        )
         book.add("features", tapped.role, readings)
         return everything
 
-    def _similarities(self, tapped: Mapping[Role, Tapped], views: tuple[View, ...], book: LineBook) -> None:
+    def _similarities(
+        self, tapped: Mapping[Role, Tapped], views: tuple[View, ...], book: LineBook, memory: MeasureCache
+    ) -> None:
         """CKA and RUS of every model against the original (o) and the retrained model (r)."""
         known: dict[object, dict[str, Reading]] = {}
         for view, (split, suffix), base in product(views, self._compared_splits(), _BASES):
@@ -194,7 +213,9 @@ class Auditor:
                 pair = frozenset((role, base))
                 as_seen = view if model.projected or tapped[base].projected else "features"
                 if (pair, split, as_seen) not in known:
-                    known[pair, split, as_seen] = similarities(model, tapped[base], split, as_seen)
+                    what, sources = f"similarity on {split}, {as_seen}", (model.source, tapped[base].source)
+                    measure = partial(similarities, model, tapped[base], split, as_seen)
+                    known[pair, split, as_seen] = memory.recall(what, sources, lambda m=measure: _plain(m()), _readings)  # type: ignore[misc]
                 cka = known[pair, split, as_seen]
                 letter = base[0]
                 names = (f"cka_f_{letter}{suffix}", f"cka_r_{letter}{suffix}", f"rus_{letter}{suffix}")
@@ -202,13 +223,18 @@ class Auditor:
                 book.add(view, role, dict(zip(names, readings, strict=True)))
 
     def _distances(
-        self, tapped: Mapping[Role, Tapped], views: tuple[View, ...], measurer: Measurer, book: LineBook
+        self,
+        tapped: Mapping[Role, Tapped],
+        views: tuple[View, ...],
+        measurer: Measurer,
+        book: LineBook,
+        memory: MeasureCache,
     ) -> list[Discrepancy]:
         decided: list[Discrepancy] = []
         known: dict[Role, dict[BoundMetric, Discrepancy]] = {}
         for view, role in product(views, _COMPARED) if "retrained" in tapped else ():
             if role in tapped and (view == "features" or tapped[role].projected):
-                known[role] = self._to_retrained(tapped[role], tapped["retrained"], view, measurer)
+                known[role] = self._to_retrained(tapped[role], tapped["retrained"], view, measurer, memory)
             if role != "unlearned":
                 continue
             for metric, value in known[role].items():
@@ -226,14 +252,31 @@ class Auditor:
         return decided
 
     def _to_retrained(
-        self, model: Tapped, retrained: Tapped, view: View, measurer: Measurer
+        self, model: Tapped, retrained: Tapped, view: View, measurer: Measurer, memory: MeasureCache
     ) -> dict[BoundMetric, Discrepancy]:
         what = f"the distance of the {model.role} model to the retrained one"
-        found = measurer.attempt(what, lambda: discrepancies(model, retrained, view, align=self.align, seed=self.seed))
-        return found or {}
+
+        def measured() -> dict[str, Any]:
+            found = measurer.attempt(
+                what, lambda: discrepancies(model, retrained, view, align=self.align, seed=self.seed)
+            )
+            return _plain(found or {})
+
+        def read(kept: dict[BoundMetric, dict[str, Any]]) -> dict[BoundMetric, Discrepancy]:
+            return {metric: Discrepancy.from_dict(fields) for metric, fields in kept.items()}
+
+        return memory.recall(f"{what}, {view}", (model.source, retrained.source), measured, read)
 
     def _relearned(self, role: Role, attack: Relearning | None, book: LineBook) -> RelearningCurve:
         run = Run(seed=self.seed, device=self.device, precision=self.precision, progress=False)
         curve = relearn(self.models[role], self.splits, run, role=role, options=attack, head=self.head)
         book.add("scores", role, {"relearn_f": curve.mean_forget})
         return curve
+
+
+def _plain(found: Mapping[Any, Reading | Discrepancy]) -> dict[str, Any]:
+    return {name: asdict(value) for name, value in found.items()}
+
+
+def _readings(kept: Mapping[str, dict[str, Any]]) -> dict[str, Reading]:
+    return {name: Reading(**fields) for name, fields in kept.items()}

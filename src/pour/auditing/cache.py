@@ -1,21 +1,24 @@
-"""Features of the reference models kept on disk, so that the next audit need not run them again."""
+"""What the reference models gave, kept on disk: features and measures, which the next audit need not make again."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from pour._files import atomic_path
+from pour._files import atomic_path, write_text
+from pour._version import __version__
 from pour.auditing.processes import is_first_process
 from pour.models.tap import Features
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import torch
@@ -23,9 +26,13 @@ if TYPE_CHECKING:
 
     from pour.data.dataset import ImageSplit
 
-__all__ = ["FeatureCache", "split_digest"]
+__all__ = ["FeatureCache", "MeasureCache", "split_digest"]
+
+T = TypeVar("T")
 
 _VERSION = 1
+# To be raised whenever a measure's definition changes, so that no audit reads what an older one measured.
+_MEASURES_VERSION = 1
 _IMAGES_PER_PART = 4096
 
 
@@ -77,3 +84,45 @@ class FeatureCache:
             tensors["raw"] = seen.raw
         with atomic_path(path) as temporary:
             save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, temporary)
+
+
+@dataclass(frozen=True)
+class MeasureCache:
+    """Measures of reference models, by everything that decides them; computing one again would give the same."""
+
+    folder: Path | None
+    """None keeps nothing."""
+    settings: str
+    """What all measures of an audit depend on."""
+    notes: list[str]
+    """Where measuring says what it left out; what it said is kept with the measures."""
+
+    def recall(
+        self, what: str, sources: tuple[str | None, ...], measure: Callable[[], Any], read: Callable[[Any], T]
+    ) -> T:
+        """What was measured before, else what ``measure`` gives now, as plain JSON data; ``read`` makes sense of it.
+
+        Args:
+            what: the measure, and whatever else it depends on.
+            sources: what the features come from, one for each model; None is a model whose features are not kept.
+            measure: gives plain data: dictionaries, lists, numbers and strings.
+            read: of those.
+        """
+        if self.folder is None or None in sources:
+            return read(measure())
+        key = "\0".join((f"{_MEASURES_VERSION}", __version__, what, self.settings, *map(str, sources)))
+        path = self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}-measures.json"
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            found = read(stored["value"])
+            said = [str(note) for note in stored["notes"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            # A cache is only a shortcut: what is missing or cannot be read is measured again.
+            before = list(self.notes)
+            value = measure()
+            said = [note for note in self.notes if note not in before]
+            if is_first_process():
+                write_text(path, json.dumps({"value": value, "notes": said}))
+            return read(value)
+        self.notes.extend(note for note in said if note not in self.notes)
+        return found

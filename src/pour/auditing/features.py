@@ -61,6 +61,8 @@ class Tapped:
     """The head's, (C,)."""
     projected: bool
     """Whether a projector stands before the head, so that raw features differ from the head's."""
+    source: str | None = None
+    """Names what the features were made of, where they are kept for other audits."""
 
     def mask(self, split: str, side: Side) -> Tensor:
         """Which images of a split are on a side, (n,) booleans."""
@@ -137,12 +139,14 @@ class Tapper:
             store = FeatureCache(self.cache, self.precision, self.device)
         on_device: nn.Module | None = None
         splits: dict[str, Features] = {}
+        kept: list[str] = []
         for name, split in self.splits.items():
             labels = torch.as_tensor(split.labels, device=self.device)
             path, seen = None, None
             if store is not None:
                 # Weights alone do not say how the network is built or which layer is its head.
                 path = store.path(f"{weights}\0{network!r}\0{found.name}", self._digest(name), name)
+                kept.append(path.name)
                 seen = store.read(path, labels)
                 # Processes with disks of their own may not all have the file, and tapping needs all of them.
                 seen = seen if all_agree(seen is not None, self.device) else None
@@ -163,6 +167,7 @@ class Tapper:
             weight=found.weight.to(self.device),
             bias=None if found.bias is None else found.bias.to(self.device),
             projected=isinstance(found.module, ProjectedHead),
+            source=" ".join(kept) or None,
         )
 
     def _run(self, model: nn.Module, head: Head, role: Role, name: str, labels: Tensor) -> Features:

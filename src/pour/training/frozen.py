@@ -40,11 +40,9 @@ HeadShape = Literal["free", "simplex"]
 
 _GPU_BATCH = 1000
 _CPU_BATCH = 64
-# The root mean square norm that features are scaled to for a simplex head, so that a recipe's learning rate and
+# The root mean square norm that features are scaled to for the optimisation, so that a recipe's learning rate and
 # weight decay mean the same for every backbone; the head takes the scale into its weights afterwards.
 _FEATURE_NORM = 4.0
-# Relative to a feature's largest value, the deviation below which it counts as constant.
-_FLAT = 1e-6
 
 
 @dataclass(eq=False)
@@ -121,13 +119,14 @@ class FrozenBackbone:
             forgotten = torch.tensor(Splits.of(self.dataset, without).forgotten, device=labels.device)
             kept = ~torch.isin(labels, forgotten)
             features, labels = features[kept], labels[kept]
+        scale = _FEATURE_NORM / features.square().sum(dim=1).mean().sqrt()
         model = self.build()
         layer = find_head(model).layer
         head: _FreeHead | _SimplexHead
         with run.seeded():
             kind = _SimplexHead if self.head == "simplex" else _FreeHead
-            head = kind(features, self.dataset.num_classes)
-        batches = _FeatureBatches(head.prepared(features), labels, batch_size=recipe.batch_size, seed=run.seed)
+            head = kind(features.shape[1], self.dataset.num_classes)
+        batches = _FeatureBatches(features * scale, labels, batch_size=recipe.batch_size, seed=run.seed)
         exact = dataclasses.replace(run, precision="fp32")
         # Decompositions of matrices may not be captured in a graph.
         graph = False if self.head == "simplex" else None
@@ -135,10 +134,9 @@ class FrozenBackbone:
         log = fit(head, batches, recipe, exact, objective=_loss, graph=graph, description=words)
         with torch.no_grad():
             weight: Tensor = layer.weight  # type: ignore[assignment]
-            matrix, bias = head.folded()
-            weight.copy_(matrix.view_as(weight))
-            if layer.bias is not None:
-                layer.bias.copy_(bias)  # type: ignore[operator]
+            weight.copy_((head.matrix() * scale).view_as(weight))
+            if layer.bias is not None and isinstance(head, _FreeHead):
+                layer.bias.copy_(head.bias)  # type: ignore[operator]
         return model, log
 
     def save_head(self, model: nn.Module, path: Path) -> None:
@@ -174,65 +172,37 @@ class FrozenBackbone:
 
 
 class _FreeHead(nn.Module):
-    """``W z + b`` from zeros, trained on features that were brought to mean 0 and deviation 1.
+    """``W z + b`` from zeros."""
 
-    Features of pretrained networks lie far from the origin and differ in size; as they are, logistic regression would
-    need many times as many steps. Weights and bias take shift and scale in afterwards.
-    """
-
-    shift: Tensor
-    scale: Tensor
-
-    def __init__(self, features: Tensor, classes: int) -> None:
+    def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(classes, features.shape[1]))
+        self.weight = nn.Parameter(torch.zeros(classes, width))
         self.bias = nn.Parameter(torch.zeros(classes))
-        spread = features.std(dim=0, correction=0)
-        self.register_buffer("shift", features.mean(dim=0))
-        # A feature that never changes tells nothing, and must not be blown up.
-        self.register_buffer("scale", torch.where(spread > _FLAT * features.abs().amax(dim=0), 1 / spread, 0))
 
-    def prepared(self, features: Tensor) -> Tensor:
-        """The features that this head is trained on."""
-        return (features - self.shift) * self.scale
-
-    def folded(self) -> tuple[Tensor, Tensor]:
-        """W (C, d) and b (C) for the features as they are."""
-        matrix = self.weight * self.scale
-        return matrix, self.bias - matrix @ self.shift
+    def matrix(self) -> Tensor:
+        """W, (C, d)."""
+        return self.weight
 
     def forward(self, features: Tensor) -> Tensor:
         return F.linear(features, self.weight, self.bias)
 
 
 class _SimplexHead(nn.Module):
-    """``s T U^T z``: rows of equal norm and equal angles that sum to zero, on features of a norm of about four."""
+    """``s T U^T z``: rows of equal norm and equal angles that sum to zero."""
 
     corners: Tensor
-    scale: Tensor
 
-    def __init__(self, features: Tensor, classes: int) -> None:
+    def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        width = features.shape[1]
         if width < classes - 1:
             raise UsageError(f"A simplex of {classes} classes needs {classes - 1} features, but there are {width}.")
         self.columns = nn.Parameter(torch.randn(width, classes - 1) / width**0.5)
         self.log_scale = nn.Parameter(torch.ones(()))
         centred = torch.eye(classes) - 1 / classes
         self.register_buffer("corners", torch.linalg.qr(centred[:, :-1]).Q)
-        # One factor for all features, for another would break the simplex.
-        self.register_buffer("scale", _FEATURE_NORM / features.square().sum(dim=1).mean().sqrt())
 
-    def prepared(self, features: Tensor) -> Tensor:
-        """The features that this head is trained on."""
-        return features * self.scale
-
-    def folded(self) -> tuple[Tensor, Tensor]:
-        """W (C, d) and b (C) for the features as they are."""
-        matrix = self._matrix()
-        return matrix * self.scale, matrix.new_zeros(len(matrix))
-
-    def _matrix(self) -> Tensor:
+    def matrix(self) -> Tensor:
+        """W, (C, d)."""
         # The unchecked form of Cholesky's decomposition: a check would make the host wait for the GPU.
         lower = torch.linalg.cholesky_ex(self.columns.T @ self.columns).L
         orthonormal = torch.linalg.solve_triangular(lower, self.columns.T, upper=False)
@@ -240,7 +210,7 @@ class _SimplexHead(nn.Module):
         return matrix
 
     def forward(self, features: Tensor) -> Tensor:
-        return F.linear(features, self._matrix())
+        return F.linear(features, self.matrix())
 
 
 class _FeatureBatches:

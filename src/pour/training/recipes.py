@@ -89,7 +89,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe(name="fast", epochs=60),
         Recipe(name="long", epochs=200),
         Recipe(name="digits", epochs=25, batch_size=64, lr=0.1, weight_decay=5e-3, augment=False),
-        Recipe(name="head", epochs=80, optimizer="adamw", lr=0.01, weight_decay=0.0, schedule="cosine", augment=False),
+        Recipe(name="head", epochs=80, optimizer="adamw", lr=0.03, weight_decay=0.0, schedule="cosine", augment=False),
         Recipe(name="scenes", epochs=200, batch_size=16, optimizer="adamw", lr=1e-3, weight_decay=0.02, warmup=0.1),
     )
 }
