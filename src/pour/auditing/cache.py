@@ -30,7 +30,7 @@ __all__ = ["FeatureCache", "MeasureCache", "split_digest"]
 
 T = TypeVar("T")
 
-_VERSION = 1
+_VERSION = 2
 # To be raised whenever a measure's definition changes, so that no audit reads what an older one measured.
 _MEASURES_VERSION = 1
 _IMAGES_PER_PART = 4096

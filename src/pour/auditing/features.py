@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -100,7 +101,7 @@ class Tapper:
     device: torch.device
     """Where to run, and where the features stay."""
     precision: Precision = "fp32"
-    """fp32 (convolutions as torch is set: TF32 on a GPU that has it), or bf16; features are kept in float32."""
+    """fp32 (on a GPU that has it TF32 for all but the head), or bf16; features are kept in float32."""
     head: str | None = None
     """Name of the models' head, where it is not found by itself."""
     cache: Path | None = None
@@ -174,6 +175,7 @@ class Tapper:
         on_gpu = self.device.type == "cuda"
         with (
             torch.backends.cudnn.flags(enabled=True, benchmark=on_gpu),
+            _fast_encoder(model.get_submodule(head.name)) if on_gpu and head.name else contextlib.nullcontext(),
             torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"),
         ):
             seen = extract_features(model, self._batches(name, role), head=head)
@@ -216,6 +218,23 @@ class Tapper:
                 f"The {role} model has scores for {head.num_classes} classes, but the labels go up to {highest}; "
                 "all models of an audit need a score for every class of the data, the forgotten ones included."
             )
+
+
+@contextlib.contextmanager
+def _fast_encoder(head: nn.Module) -> Iterator[None]:
+    """Multiply matrices in TF32, as convolutions do by default; the head, whose scores decide, stays in float32."""
+    before = torch.get_float32_matmul_precision()
+    hooks = [
+        head.register_forward_pre_hook(lambda *_: torch.set_float32_matmul_precision(before)),
+        head.register_forward_hook(lambda *_: torch.set_float32_matmul_precision("high")),
+    ]
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        for hook in hooks:
+            hook.remove()
 
 
 def _weights_digest(model: nn.Module) -> str:
