@@ -112,6 +112,63 @@ def counted(monkeypatch):
     return runs
 
 
+@pytest.mark.parametrize("direction", ["weights", "decisions"])
+@pytest.mark.parametrize("logit", ["keep", "mask"])
+def test_models_with_one_encoder_run_it_once(counted, direction, logit):
+    model = make_model()
+    changed = pour.forget(model, classes=[1], direction=direction, forgotten_logit=logit)
+    alone = make_tapper().tap(changed, "unlearned")
+    counted.clear()
+    tapper = make_tapper()
+    tapper.tap(model, "original")
+    assert len(counted) == 2
+    derived = tapper.tap(changed, "unlearned")
+    assert len(counted) == 2
+    for name in ("train", "test"):
+        for part in ("features", "raw", "scores", "labels"):
+            expected, got = getattr(alone.splits[name], part), getattr(derived.splits[name], part)
+            assert torch.equal(got, expected), part
+            assert not got.is_inference()
+    assert derived.projected
+
+
+def test_a_folded_model_shares_the_encoder_too(counted):
+    model = make_model()
+    folded = pour.fold(pour.forget(model, classes=[1], forgotten_logit="keep"))
+    alone = make_tapper().tap(folded, "unlearned")
+    tapper = make_tapper()
+    tapper.tap_all({"original": model, "unlearned": folded})
+    assert len(counted) == 4
+    again = tapper.tap(folded, "unlearned")
+    assert torch.equal(again.splits["test"].scores, alone.splits["test"].scores)
+    assert again.splits["test"].raw is again.splits["test"].features
+
+
+class Talkative(nn.Module):
+    """Does something of its own before or after the head, which its modules do not tell."""
+
+    def __init__(self, before=1.0, after=1.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Conv2d(3, 5, 3), nn.Linear(5 * 16, 4)
+        self.before, self.after = before, after
+
+    def forward(self, images):
+        return self.head(self.body(images).flatten(1) * self.before) * self.after
+
+
+@pytest.mark.parametrize("change", [{"before": 2.0}, {"after": 2.0}])
+def test_a_network_that_only_looks_the_same_is_run(counted, change):
+    alone = make_tapper().tap(Talkative(**change), "unlearned")
+    counted.clear()
+    tapper = make_tapper()
+    tapper.tap(Talkative(), "original")
+    tapped = tapper.tap(Talkative(**change), "unlearned")
+    assert len(counted) == 4
+    assert torch.equal(tapped.splits["train"].scores, alone.splits["train"].scores)
+    assert torch.equal(tapped.rows("train"), alone.rows("train"))
+
+
 def test_the_cache_saves_the_run(tmp_path, counted):
     first = make_tapper(cache=tmp_path).tap(make_model(), "original")
     again = make_tapper(cache=tmp_path).tap(make_model(), "retrained")

@@ -11,8 +11,8 @@ import torch
 
 import pour
 from pour.auditing import AuditReport, audit
-from pour.auditing.features import same_encoder
 from pour.auditing.reading import Reading
+from pour.auditing.sharing import same_encoder
 from pour.auditing.verdict import judge
 from pour.metrics import linear_cka
 from pour.models.tap import extract_features

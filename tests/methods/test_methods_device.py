@@ -8,13 +8,13 @@ import pytest
 import torch
 from small_requests import FORGET, small_request, tiny_net
 from test_methods_conformance import ITERATIVE, case_of
+from torch import nn
 
 import pour
 from pour.methods.salun import saliency_mask
+from pour.training import Recipe, Run, fit
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from pour.data.splits import Splits
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -61,3 +61,26 @@ def test_masked_weights_stay_in_captured_steps() -> None:
     # The mask is taken on the GPU here, where equal gradients may be told apart otherwise.
     assert torch.cat([part.flatten() for part in moved]).sum() <= free.sum()
     assert (torch.cat([part.flatten() for part in moved]) & ~free).float().mean() < 0.02
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_batches_of_two_sizes_train_as_they_do_one_kernel_at_a_time(optimizer: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes = [8, 24] * 10 + [5]
+    batches = [
+        (torch.randn(size, 3, 8, 8, generator=generator), torch.randint(0, 4, (size,), generator=generator))
+        for size in sizes
+    ]
+    recipe = Recipe(lr=0.01, epochs=2, optimizer=optimizer, schedule="constant", augment=False)
+    ends = []
+    for graph in (False, True):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
+        run = Run(seed=0, device="cuda", precision="fp32", progress=False)
+        log = fit(model, batches, recipe, run, graph=graph, compile=False)
+        ends.append((log.losses, [parameter.detach().cpu() for parameter in model.parameters()]))
+    (slow, expected), (fast, got) = ends
+    assert fast == pytest.approx(slow, abs=1e-4)
+    assert slow[0] > 1.2 * slow[-1]
+    for one, other in zip(expected, got, strict=True):
+        assert torch.allclose(one, other, atol=1e-4)

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pour.errors import PourError, UsageError
 from pour.models import extract_features, find_head, forget, tap_features, to_unit
+from pour.models.tap import fast_encoder
 
 
 def no_hooks(model: nn.Module) -> bool:
@@ -123,3 +124,24 @@ def test_to_unit() -> None:
     floats = torch.rand(3)
     assert to_unit(floats) is floats
     assert torch.equal(to_unit(torch.tensor([51], dtype=torch.uint8)), torch.tensor([0.2]))
+
+
+def test_a_fast_encoder_leaves_the_head_exact() -> None:
+    seen: dict[str, str] = {}
+    model = mlp()
+    name, layer = "out", model.get_submodule("out")
+    for where, module in (("encoder", model.get_submodule("hidden")), ("head", layer)):
+        module.register_forward_hook(
+            lambda *_, where=where: seen.update({where: torch.get_float32_matmul_precision()}), prepend=True
+        )
+    images = torch.rand(2, 3, 32, 32)
+    before = torch.get_float32_matmul_precision()
+    with fast_encoder(model, name):
+        model(images)
+    assert seen == {"encoder": "high", "head": before}
+    with pytest.raises(ZeroDivisionError), fast_encoder(model, name):
+        _ = 1 / 0
+    assert torch.get_float32_matmul_precision() == before
+    with fast_encoder(model, name, enabled=False):
+        assert torch.get_float32_matmul_precision() == before
+    assert len(layer._forward_pre_hooks) == 0

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pour._progress import ProgressBar
 from pour.auditing.cache import MeasureCache
 from pour.auditing.distance import Align, Discrepancy, decide, discrepancies
-from pour.auditing.features import Role, Side, Tapped, Tapper, View, same_encoder
+from pour.auditing.features import Role, Side, Tapped, Tapper, View
 from pour.auditing.layers import layer_maps
 from pour.auditing.lines import LineBook
 from pour.auditing.measure import Measurer, aus_reading
 from pour.auditing.reading import Reading
 from pour.auditing.relearning import Relearning, RelearningCurve, relearn
 from pour.auditing.report import AuditedData, AuditedModel, AuditReport
+from pour.auditing.sharing import same_encoder
 from pour.auditing.similarity import rus_reading, similarities
 from pour.errors import DivergenceError
 from pour.models.history import architecture, history

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from pour.auditing.cache import FeatureCache, split_digest
 from pour.auditing.processes import all_agree, gather_rows, share_of
+from pour.auditing.sharing import from_encodings, same_encoder
 from pour.data.loader import DeviceLoader
 from pour.errors import UsageError
 from pour.models.head import find_head
@@ -20,7 +20,7 @@ from pour.models.history import unwrap
 from pour.models.projected import ProjectedHead
 from pour.models.state import digest
 from pour.models.surgery import copy_model
-from pour.models.tap import Features, extract_features
+from pour.models.tap import Features, extract_features, fast_encoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pour.models.head import Head
     from pour.training.run import Precision
 
-__all__ = ["Role", "Side", "Tapped", "Tapper", "View", "same_encoder", "stratified_rows"]
+__all__ = ["Role", "Side", "Tapped", "Tapper", "View", "stratified_rows"]
 
 Role = Literal["original", "unlearned", "retrained", "retrained_second"]
 """Which model of an audit."""
@@ -112,6 +112,7 @@ class Tapper:
     """Called with the number of images done and a word on what was done."""
     _loaders: dict[str, DeviceLoader] = field(default_factory=dict)
     _digests: dict[str, str] = field(default_factory=dict)
+    _tapped: list[tuple[nn.Module, Tapped]] = field(default_factory=list)
 
     def tap_all(self, models: Mapping[Role, nn.Module]) -> dict[Role, Tapped]:
         """Run each model over all splits."""
@@ -139,6 +140,7 @@ class Tapper:
         if self.cache is not None and (role != "unlearned" or self.cache_unlearned):
             store = FeatureCache(self.cache, self.precision, self.device)
         on_device: nn.Module | None = None
+        twin = self._twin(network)
         splits: dict[str, Features] = {}
         kept: list[str] = []
         for name, split in self.splits.items():
@@ -154,13 +156,17 @@ class Tapper:
             if seen is None:
                 if on_device is None:
                     on_device = copy_model(network).to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-                seen = self._run(on_device, found, role, name, labels)
+                if twin is not None:
+                    seen = self._derived(on_device, found, role, name, twin)
+                # A network that only looked like the other's twin is run, on this split and the next ones.
+                twin = twin if seen is not None else None
+                seen = seen or self._run(on_device, found, role, name, labels)
                 if store is not None and path is not None:
                     store.write(path, seen)
             else:
                 self.advance(len(split), f"{role} model from the cache")
             splits[name] = seen
-        return Tapped(
+        tapped = Tapped(
             role=role,
             digest=weights,
             forgotten=self.forgotten,
@@ -170,12 +176,38 @@ class Tapper:
             projected=isinstance(found.module, ProjectedHead),
             source=" ".join(kept) or None,
         )
+        self._tapped.append((network, tapped))
+        return tapped
+
+    def _twin(self, network: nn.Module) -> Tapped | None:
+        """A model tapped before whose encoder is the same, as that of the original is for a projected model."""
+        for other, tapped in self._tapped:
+            if same_encoder(network, other, head=self.head):
+                return tapped
+        return None
+
+    def _derived(self, model: nn.Module, head: Head, role: Role, name: str, twin: Tapped) -> Features | None:
+        """What the model makes of a split, its encoder's output being known; None where it cannot be had that way."""
+        raw, labels = twin.splits[name].raw, twin.splits[name].labels
+        if len(share_of(len(labels))) < len(labels):
+            return None
+        first = next(iter(self._loader(name).epoch(0)))[0]
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            seen = from_encodings(model, head, raw, labels, first, batch_size=self._batch_size)
+        if seen is None:
+            return None
+        seen = Features(
+            features=seen.features.float(), raw=seen.raw.float(), scores=seen.scores.float(), labels=seen.labels
+        )
+        _check_finite(seen.features, seen.raw, seen.scores, role, name)
+        self.advance(len(labels), f"{role} model, which shares the encoder of the {twin.role} model")
+        return seen
 
     def _run(self, model: nn.Module, head: Head, role: Role, name: str, labels: Tensor) -> Features:
         on_gpu = self.device.type == "cuda"
         with (
             torch.backends.cudnn.flags(enabled=True, benchmark=on_gpu),
-            _fast_encoder(model.get_submodule(head.name)) if on_gpu and head.name else contextlib.nullcontext(),
+            fast_encoder(model, head.name, enabled=on_gpu),
             torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"),
         ):
             seen = extract_features(model, self._batches(name, role), head=head)
@@ -188,7 +220,16 @@ class Tapper:
         _check_finite(features, raw, scores, role, name)
         return Features(features=features, raw=raw, scores=scores, labels=labels)
 
+    @property
+    def _batch_size(self) -> int:
+        return _GPU_BATCH if self.device.type == "cuda" else _CPU_BATCH
+
     def _batches(self, name: str, role: Role) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels in self._loader(name).epoch(0):
+            yield images, labels
+            self.advance(len(images), f"{role} model on {name} images")
+
+    def _loader(self, name: str) -> DeviceLoader:
         if name not in self._loaders:
             split = self.splits[name]
             rows = share_of(len(split))
@@ -197,14 +238,9 @@ class Tapper:
             start = min(rows.start, stop - 1)
             part = split if stop - start == len(split) else split.take(np.arange(start, stop))
             self._loaders[name] = DeviceLoader(
-                part.images,
-                part.labels,
-                batch_size=_GPU_BATCH if self.device.type == "cuda" else _CPU_BATCH,
-                device=self.device,
+                part.images, part.labels, batch_size=self._batch_size, device=self.device
             )
-        for images, labels in self._loaders[name].epoch(0):
-            yield images, labels
-            self.advance(len(images), f"{role} model on {name} images")
+        return self._loaders[name]
 
     def _digest(self, name: str) -> str:
         if name not in self._digests:
@@ -220,46 +256,9 @@ class Tapper:
             )
 
 
-@contextlib.contextmanager
-def _fast_encoder(head: nn.Module) -> Iterator[None]:
-    """Multiply matrices in TF32, as convolutions do by default; the head, whose scores decide, stays in float32."""
-    before = torch.get_float32_matmul_precision()
-    hooks = [
-        head.register_forward_pre_hook(lambda *_: torch.set_float32_matmul_precision(before)),
-        head.register_forward_hook(lambda *_: torch.set_float32_matmul_precision("high")),
-    ]
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-        for hook in hooks:
-            hook.remove()
-
-
 def _weights_digest(model: nn.Module) -> str:
     # Trained networks are in channels-last order, and putting that right is much faster before the copy to the host.
     return digest({name: tensor.contiguous() for name, tensor in unwrap(model).state_dict().items()})
-
-
-def same_encoder(first: nn.Module, second: nn.Module, *, head: str | None = None) -> bool:
-    """Whether two networks differ in their heads alone, as those of one frozen backbone do.
-
-    A network whose encoder has nothing to train says nothing by having the same one.
-    """
-    states = []
-    for model in (first, second):
-        network = unwrap(model)
-        name = find_head(network, head=head).name
-        state = network.state_dict()
-        states.append({key: tensor for key, tensor in state.items() if not key.startswith(f"{name}.")} if name else {})
-    ours, theirs = states
-    if not ours or ours.keys() != theirs.keys():
-        return False
-    return all(
-        ours[key].shape == theirs[key].shape and torch.equal(ours[key], theirs[key].to(ours[key].device))
-        for key in ours
-    )
 
 
 def _pooled(features: Tensor, head: Head) -> Tensor:

@@ -18,7 +18,7 @@ from pour.models.output import scores_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Features", "Tap", "extract_features", "tap_features", "to_unit"]
+__all__ = ["Features", "Tap", "extract_features", "fast_encoder", "tap_features", "to_unit"]
 
 
 def to_unit(images: Tensor) -> Tensor:
@@ -173,6 +173,33 @@ def extract_features(
     features = torch.cat(parts.features)
     raw = torch.cat(parts.raw) if parts.raw else features
     return Features(features=features, raw=raw, scores=torch.cat(parts.scores), labels=torch.cat(parts.labels))
+
+
+@contextlib.contextmanager
+def fast_encoder(model: nn.Module, head: str, *, enabled: bool = True) -> Iterator[None]:
+    """Multiply matrices in TF32, as convolutions do by default; the head, whose scores decide, stays in float32.
+
+    Args:
+        model: runs while the block does.
+        head: the dotted name of its head; "" for a model that is one.
+        enabled: False does nothing.
+    """
+    before = torch.get_float32_matmul_precision()
+    if not enabled or not head:
+        yield
+        return
+    layer = model.get_submodule(head)
+    hooks = [
+        layer.register_forward_pre_hook(lambda *_: torch.set_float32_matmul_precision(before)),
+        layer.register_forward_hook(lambda *_: torch.set_float32_matmul_precision("high")),
+    ]
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        for hook in hooks:
+            hook.remove()
 
 
 def checked_batches(batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:

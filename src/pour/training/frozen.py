@@ -21,7 +21,7 @@ from pour.models.history import set_class_names
 from pour.models.registry import build_model
 from pour.models.state import load_into, read_state_dict
 from pour.models.surgery import copy_model
-from pour.models.tap import extract_features
+from pour.models.tap import extract_features, fast_encoder
 from pour.training.loop import TrainingLog, fit
 
 if TYPE_CHECKING:
@@ -161,7 +161,11 @@ class FrozenBackbone:
             size = _GPU_BATCH if device.type == "cuda" else _CPU_BATCH
             loader = DeviceLoader(split.images, split.labels, batch_size=size, device=device)
             network = self.build().to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-            with torch.backends.cudnn.flags(enabled=True, benchmark=device.type == "cuda"):
+            on_gpu = device.type == "cuda"
+            with (
+                torch.backends.cudnn.flags(enabled=True, benchmark=on_gpu),
+                fast_encoder(network, find_head(network).name, enabled=on_gpu),
+            ):
                 features = extract_features(network, loader, device=device).features
             if features.ndim != 2:
                 raise UsageError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +20,8 @@ __all__ = ["TrainingStep", "make_optimizer"]
 
 # Steps run one kernel at a time before capture: they compile, choose algorithms and make the optimiser's buffers.
 _STEPS_BEFORE_CAPTURE = 3
+# A graph holds the memory of a whole step, so batches of many sizes must not each keep one.
+_MOST_GRAPHS = 3
 
 
 def make_optimizer(
@@ -50,12 +54,27 @@ def make_optimizer(
     )
 
 
+_Shapes = tuple[torch.Size, ...]
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """One step on batches of one shape."""
+
+    graph: torch.cuda.CUDAGraph
+    batch: tuple[Tensor, ...]
+    """What the graph reads; a step copies its batch there."""
+    loss: Tensor
+    """What the graph writes."""
+
+
 class TrainingStep:
     """Forward, backward and update on one batch.
 
     On a GPU the host would be the bottleneck: at 512 small images a step takes milliseconds and launches hundreds of
     kernels. So the first steps run as usual and are real steps of the training; then one step is recorded, and every
-    further one is copied into its buffers and replayed.
+    further one is copied into its buffers and replayed. A method that takes turns between batches of two sizes has a
+    recording of each.
 
     Args:
         fabric: device and precision.
@@ -81,11 +100,9 @@ class TrainingStep:
         self._optimizer = optimizer
         self._objective = objective
         self._clip = clip
-        self._graph: torch.cuda.CUDAGraph | None = None
         self._wanted = graph
-        self._warm = 0
-        self._static: tuple[Tensor, ...] = ()
-        self._loss = torch.zeros(())
+        self._warm: Counter[_Shapes] = Counter()
+        self._recorded: dict[_Shapes, _Recorded] = {}
         # One stream for the first steps and the capture: autograd remembers where a parameter's gradient was summed.
         self._stream: Any = torch.cuda.Stream() if graph else None  # type: ignore[no-untyped-call]
 
@@ -101,17 +118,19 @@ class TrainingStep:
         """Take one step; the loss is overwritten by the next one."""
         if not self._wanted:
             return self._step(*batch)
-        if self._graph is None and self._warm < _STEPS_BEFORE_CAPTURE:
-            self._warm += 1
+        shapes = tuple(tensor.shape for tensor in batch)
+        recorded = self._recorded.get(shapes)
+        if recorded is None and self._warm[shapes] < _STEPS_BEFORE_CAPTURE:
+            self._warm[shapes] += 1
             return self._warm_step(*batch)
-        if self._graph is None:
-            self._capture(*batch)
-        if any(new.shape != old.shape for new, old in zip(batch, self._static, strict=True)):
+        if recorded is None and len(self._recorded) == _MOST_GRAPHS:
             return self._step(*batch)
-        for new, old in zip(batch, self._static, strict=True):
+        if recorded is None:
+            recorded = self._recorded[shapes] = self._record(*batch)
+        for new, old in zip(batch, recorded.batch, strict=True):
             old.copy_(new, non_blocking=True)
-        self._graph.replay()  # type: ignore[union-attr]
-        return self._loss
+        recorded.graph.replay()
+        return recorded.loss
 
     def _step(self, *batch: Tensor) -> Tensor:
         self._optimizer.zero_grad(set_to_none=True)
@@ -135,11 +154,11 @@ class TrainingStep:
         torch.cuda.current_stream().wait_stream(self._stream)
         return loss
 
-    def _capture(self, *batch: Tensor) -> None:
-        self._static = tuple(tensor.clone(memory_format=torch.preserve_format) for tensor in batch)
+    def _record(self, *batch: Tensor) -> _Recorded:
+        static = tuple(tensor.clone(memory_format=torch.preserve_format) for tensor in batch)
         self._optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         # Other threads, such as the one that pins a DataLoader's batches, may go on allocating meanwhile.
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-            self._loss = self._forward_backward_update(*self._static)
-        self._graph = graph
+            loss = self._forward_backward_update(*static)
+        return _Recorded(graph, static, loss)
