@@ -81,18 +81,52 @@ def camvid_table() -> list[str]:
 
 def directions_table() -> list[str]:
     """What each direction of POUR-P costs on an ordinary head, over classes and seeds."""
-    rows = json.loads((ROOT / "results" / "pathmnist" / "directions-cpu.json").read_text())["rows"]
     lines = [
-        "| test images | direction | change of Acc_r, mean | worst | Acc_f, mean | largest |",
-        "|---|---|---|---|---|---|",
+        "| backbone | test images | direction | change of Acc_r, mean | worst | Acc_f, mean | largest |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for split, direction in dict.fromkeys((row["split"], row["direction"]) for row in rows):
-        chosen = [row for row in rows if (row["split"], row["direction"]) == (split, direction)]
-        changes = [row["acc_r"] - row["acc_r_before"] for row in chosen]
-        left = [row["acc_f"] for row in chosen]
+    for file in sorted((ROOT / "results" / "pathmnist").glob("directions-*.json"), reverse=True):
+        found = json.loads(file.read_text())
+        rows = found["rows"]
+        for split, direction in dict.fromkeys((row["split"], row["direction"]) for row in rows):
+            chosen = [row for row in rows if (row["split"], row["direction"]) == (split, direction)]
+            changes = [row["acc_r"] - row["acc_r_before"] for row in chosen]
+            left = [row["acc_f"] for row in chosen]
+            lines.append(
+                f"| {found['weights']} | {split} | {direction} | {sum(changes) / len(changes):+.2f} | "
+                f"{min(changes):+.2f} | {sum(left) / len(left):.1f} | {max(left):.1f} |"
+            )
+    return lines
+
+
+def methods_table() -> list[str]:
+    """Every method with its own defaults on CIFAR-10, means over the seeds that were run."""
+    found = json.loads((ROOT / "results" / "methods" / "cifar10-h200.json").read_text())
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in found["rows"]:
+        rows.setdefault(row["method"], []).append(row)
+    columns = {"Acc_r": "acc_r", "Acc_f": "acc_f", "AUS": "aus", "RUS(o)": "rus_o", "RUS(r)": "rus_r"}
+    lines = [
+        f"| method | seeds | {' | '.join(columns)} | probe | seconds |",
+        "|---|---|" + "---|" * (len(columns) + 2),
+    ]
+    for method in sorted(rows, key=lambda name: (name not in ("original", "retrain"), name)):
+        entries = rows[method]
+        if "failed" in entries[0]:
+            lines.append(f"| {method} | {len(entries)} | {'- | ' * (len(columns) + 1)}diverged |")
+            continue
+        mean = {
+            key: sum(entry[key] for entry in entries) / len(entries)
+            for key, value in entries[0].items()
+            if isinstance(value, float)
+        }
+        cells = [
+            f"{mean[key]:.2f}" if name.startswith(("AUS", "RUS")) else f"{100 * mean[key]:.2f}"
+            for name, key in columns.items()
+        ]
+        seconds = f"{mean['seconds']:.1f}" if "seconds" in mean else "-"
         lines.append(
-            f"| {split} | {direction} | {sum(changes) / len(changes):+.2f} | {min(changes):+.2f} | "
-            f"{sum(left) / len(left):.1f} | {max(left):.1f} |"
+            f"| {method} | {len(entries)} | {' | '.join(cells)} | {100 * mean['probe_linear']:.1f} | {seconds} |"
         )
     return lines
 
@@ -100,6 +134,7 @@ def directions_table() -> list[str]:
 TABLES = {
     "docs/pathmnist.md": {"pathmnist": pathmnist_table, "directions": directions_table},
     "README.md": {"training": training_table, "collapse": collapse_table},
+    "docs/methods.md": {"methods": methods_table},
     "docs/segmentation.md": {"camvid": camvid_table},
     "docs/zeroshot.md": {"zeroshot": zeroshot_table},
 }
