@@ -53,6 +53,7 @@ def run_experiment(
     precision: Precision | None = None,
     jobs: int = 1,
     ray: str | None = None,
+    compile: bool = False,
     progress: bool = True,
 ) -> Outcome:
     """Make every cell of a grid that is not in the store yet.
@@ -72,6 +73,7 @@ def run_experiment(
         precision: fp32 or bf16; by default bf16 on a GPU that has it, and whatever the cells that are there used.
         jobs: cells side by side. On a CPU each uses all threads of torch; set OMP_NUM_THREADS for fewer.
         ray: the address of a Ray cluster whose machines all see ``out`` and the data; "local" starts one here.
+        compile: let methods compile the encoders they train, which pays for a whole grid on a GPU.
         progress: show a progress bar.
     """
     grid = get_experiment(experiment) if isinstance(experiment, str) else experiment
@@ -85,6 +87,7 @@ def run_experiment(
         # With Ray it is the workers that have the device.
         device=device if ray is not None else str(resolve_device(device)),
         precision=precision,
+        compile=compile,
     )
     shared = SharedModels(grid, folder, work.root, work.device, precision)
     asked = replace(

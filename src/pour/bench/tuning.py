@@ -109,6 +109,7 @@ def tune(
     device: str | torch.device | None = None,
     precision: Precision | None = None,
     progress: bool = True,
+    compile: bool = False,
     build: Callable[[], nn.Module] | None = None,
     recipe: Recipe | None = None,
     out: str | Path,
@@ -134,13 +135,14 @@ def tune(
         device: where to compute.
         precision: fp32 or bf16.
         progress: show a progress bar.
+        compile: compile the encoder that the trials train, once for all.
         build: makes a fresh model, for methods that need one.
         recipe: how the original was trained.
         out: the folder for the trials.
         options: options that all trials share, in place of the method's defaults.
     """
     chosen = _checked(method, rule, options)
-    run = Run(seed=seed, device=device, precision=precision, progress=False)
+    run = Run(seed=seed, device=device, precision=precision, progress=False, compile=compile)
     original = unwrap(model)
     data = _Data.of(splits, chosen, rule, seed)
     request = replace(data.request, build=build, recipe=recipe)
@@ -250,6 +252,7 @@ def _try(
                 device=run.device,
                 precision=run.precision,
                 progress=False,
+                compile=run.compile,
                 **options,
             )
     except DivergenceError as error:

@@ -44,6 +44,7 @@ def tune_experiment(
     device: str | None = None,
     precision: Precision | None = None,
     jobs: int = 1,
+    compile: bool = False,
     progress: bool = True,
 ) -> list[TuningResult]:
     """Tune the iterative methods of an experiment with the same budget, BatchNorm frozen; resumes where it stopped.
@@ -61,6 +62,7 @@ def tune_experiment(
         device: where to compute.
         precision: fp32 or bf16.
         jobs: methods side by side.
+        compile: let methods compile the encoders they train.
         progress: show a progress bar.
     """
     grid = get_experiment(experiment) if isinstance(experiment, str) else experiment
@@ -81,9 +83,9 @@ def tune_experiment(
         )
     shared.train(ModelKey(seed, "original"))
     if jobs == 1:
-        tuner = _Tuner(shared, classes, rule, seed, progress=progress)
+        tuner = _Tuner(shared, classes, rule, seed, compile=compile, progress=progress)
         return [tuner.tuned(method) for method in chosen]
-    start = partial(_Tuner, replace(shared), classes, rule, seed)
+    start = partial(_Tuner, replace(shared), classes, rule, seed, compile=compile)
     with (
         crew(start, device=where, jobs=min(jobs, len(chosen)), ray=None) as do,
         ProgressBar(len(chosen), f"tuning {grid.name}", enabled=progress) as bar,
@@ -99,11 +101,19 @@ class _Tuner:
     """Tunes methods one after the other on the same original."""
 
     def __init__(
-        self, shared: SharedModels, classes: tuple[int, ...], rule: Rule, seed: int, *, progress: bool = False
+        self,
+        shared: SharedModels,
+        classes: tuple[int, ...],
+        rule: Rule,
+        seed: int,
+        *,
+        compile: bool = False,
+        progress: bool = False,
     ) -> None:
         self._shared = shared
         self._rule: Rule = rule
         self._seed = seed
+        self._compile = compile
         self._progress = progress
         self._original = shared.load(ModelKey(seed, "original")).model
         self._splits = Splits.of(shared.dataset, list(classes))
@@ -124,6 +134,7 @@ class _Tuner:
             device=shared.device,
             precision=shared.precision,
             progress=self._progress,
+            compile=self._compile,
             build=shared.build,
             recipe=shared.experiment.recipe,
             out=shared.out,

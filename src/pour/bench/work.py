@@ -55,6 +55,7 @@ class Work:
     root: Path | None
     device: str | None
     precision: Precision | None
+    compile: bool = False
 
 
 def cell_setup(experiment: Experiment | SceneExperiment, row: Row, key: CellKey, **more: Any) -> dict[str, Any]:
@@ -95,7 +96,13 @@ class Worker:
         row = self._rows[key.row]
         models = self._models(key)
         splits = Splits.of(self._shared.dataset, list(key.forget))
-        run = Run(seed=key.seed, device=self._work.device, precision=self._work.precision, progress=False)
+        run = Run(
+            seed=key.seed,
+            device=self._work.device,
+            precision=self._work.precision,
+            progress=False,
+            compile=self._work.compile,
+        )
         started = time.perf_counter()
         made = _Made.by(row, models, splits, self._shared, run)
         between = time.perf_counter()
@@ -120,7 +127,8 @@ class Worker:
             weight_change=made.weight_change,
             **({} if report is None else measured(report)),
         )
-        surroundings = {"seconds": seconds, "host": platform.node(), **circumstances(run.torch_device, run.precision)}
+        surroundings = {"seconds": seconds, "compiled": run.compile, "host": platform.node()}
+        surroundings |= circumstances(run.torch_device, run.precision)
         write_cell(self._work.out, cell, surroundings, None if report is None else report.to_json() + "\n")
 
     def _models(self, key: CellKey) -> dict[SharedRole, SharedModel]:
@@ -215,6 +223,7 @@ def attempt(
                 device=run.device,
                 precision=run.precision,
                 progress=False,
+                compile=run.compile,
                 **row.options,
             )
         except PourError as error:

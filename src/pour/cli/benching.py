@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from pour._files import write_text
-from pour.cli.flags import Device, Overwrite, PrecisionFlag, Quiet, Root, Seed
+from pour.cli.flags import Compile, Device, Overwrite, PrecisionFlag, Quiet, Root, Seed
 from pour.cli.scenes import bench_scenes, table_scenes
 from pour.cli.terminal import show
 from pour.cli.zeroshot import TextFile, bench_zero_shot, table_zero_shot
@@ -67,6 +67,7 @@ def bench(
     names: Annotated[
         Path | None, typer.Option(help="For zeroshot: a file with a line CLASS NAME for each folder of images.")
     ] = None,
+    compile: Compile = False,
     device: Device = None,
     precision: PrecisionFlag = None,
     overwrite: Overwrite = False,
@@ -97,6 +98,7 @@ def bench(
         "--epochs": epochs,
         "--limit": limit,
     }
+    flags["--compile"] = compile or None
     flags |= {"--arch": arch, "--data": data, "--text": text, "--names": names, "--jobs": None if jobs == 1 else jobs}
     _refuse_foreign(experiment, flags)
     if is_segmentation(experiment):
@@ -144,6 +146,7 @@ def bench(
         precision=precision,  # type: ignore[arg-type]
         jobs=jobs,
         ray=ray,
+        compile=compile,
         progress=not quiet,
     )
     if not quiet:
@@ -159,7 +162,7 @@ def _refuse_foreign(experiment: str, flags: dict[str, object]) -> None:
     everything = (*EXPERIMENTS, "zeroshot", *SCENE_EXPERIMENTS)
     if experiment not in everything:
         raise UsageError(f"There is no experiment {experiment!r}; the experiments are {', '.join(everything)}.")
-    grid = {"--tuning", "--ray", "--jobs"}
+    grid = {"--tuning", "--ray", "--jobs", "--compile"}
     scenes = {"--weights", "--epochs", "--limit"}
     known = {
         "camvid": scenes,
@@ -221,6 +224,7 @@ def tune(
     ] = None,
     weights: Annotated[str | None, typer.Option(help="For pathmnist: a file of the backbone's weights.")] = None,
     jobs: Annotated[int, typer.Option(help="Methods side by side.")] = 1,
+    compile: Compile = False,
     seed: Seed = 100,
     root: Root = None,
     device: Device = None,
@@ -245,6 +249,7 @@ def tune(
         device=device,
         precision=precision,  # type: ignore[arg-type]
         jobs=jobs,
+        compile=compile,
         progress=not quiet,
     )
     drawn = Table("method", "options", "AUS", "how it was chosen")

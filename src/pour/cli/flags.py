@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Data", "Device", "Forget", "Out", "Overwrite", "PrecisionFlag", "Quiet", "Root", "Seed"]
+__all__ = ["Compile", "Data", "Device", "Forget", "Out", "Overwrite", "PrecisionFlag", "Quiet", "Root", "Seed"]
 
 Out = Annotated[Path, typer.Option(help="The file to write.", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
@@ -17,6 +17,9 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:0; by defaul
 Seed = Annotated[int, typer.Option(help="Fixes everything random.")]
 PrecisionFlag = Annotated[
     str | None, typer.Option("--precision", help="fp32 or bf16; by default bf16 on a GPU that has it.")
+]
+Compile = Annotated[
+    bool, typer.Option("--compile", help="Compile the encoders that methods train; pays on a GPU, for many runs.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar, no table.")]
 Forget = Annotated[

@@ -14,7 +14,7 @@ from rich.table import Table
 import pour
 from pour._files import refuse_to_overwrite, write_text
 from pour._options import DEFAULT_METHOD
-from pour.cli.flags import Data, Device, Out, Overwrite, PrecisionFlag, Quiet, Root, Seed
+from pour.cli.flags import Compile, Data, Device, Out, Overwrite, PrecisionFlag, Quiet, Root, Seed
 from pour.cli.scenes import open_segmenter, request_scenes, train_scenes
 from pour.cli.terminal import open_model, show
 from pour.cli.zeroshot import Concept, ConceptPart, TextFile, forget_by_text, open_text
@@ -174,6 +174,7 @@ def unlearn(
     concept: Concept = None,
     concept_part: ConceptPart = "specific",
     text: TextFile = None,
+    compile: Compile = False,
     seed: Seed = 0,
     device: Device = None,
     precision: PrecisionFlag = None,
@@ -216,6 +217,7 @@ def unlearn(
         device=device,
         precision=precision,  # type: ignore[arg-type]
         progress=not quiet,
+        compile=compile,
     )
     _keep(forgotten, out, fold, overwrite, quiet)
 

@@ -114,7 +114,7 @@ class IterativeMethod(Method):
             run,
             objective=objective,
             batch_norm=self.batch_norm,
-            compile=False,
+            compile="encoder" if run.compile else False,
             lr_factor=lr_factor,
             optimizer=optimizer,
             graph=graph,

@@ -83,6 +83,7 @@ def unlearn(
     device: str | torch.device | None = None,
     precision: Precision | None = None,
     progress: bool = True,
+    compile: bool = False,
     **options: Any,
 ) -> nn.Module:
     """Return a copy of ``model`` that has forgotten what the request names; the model passed in is never changed.
@@ -95,6 +96,8 @@ def unlearn(
         device: where to compute, by default the GPU where there is one; the result is where ``model`` is.
         precision: fp32 or bf16; by default bf16 on a GPU that has it.
         progress: show a progress bar.
+        compile: compile the encoder that an iterative method trains; worth it on a GPU for long runs, or for many in
+            one process.
         options: the method's options, where it is given by name.
 
     Returns:
@@ -112,7 +115,7 @@ def unlearn(
             raise UsageError("The method is given with its options; leave the further options out.")
     else:
         method = make_method(method, **options)
-    run = Run(seed=seed, device=device, precision=precision, progress=progress)
+    run = Run(seed=seed, device=device, precision=precision, progress=progress, compile=compile)
     original = cards.unwrap(model)
     head = find_head(original)
     names = cards.class_names(original)

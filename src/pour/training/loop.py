@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -15,6 +16,7 @@ from pour._progress import ProgressBar
 from pour.errors import UsageError
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
+from pour.training.compiling import compiled_encoder
 from pour.training.guard import DivergenceGuard
 from pour.training.schedule import learning_rate
 from pour.training.step import TrainingStep, make_optimizer
@@ -96,7 +98,7 @@ def fit(
     *,
     objective: Callable[..., Tensor] = classification_loss,
     batch_norm: BatchNormMode = "train",
-    compile: bool | None = None,
+    compile: bool | Literal["encoder"] | None = None,
     graph: bool | None = None,
     lr_factor: Callable[[str], float] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
@@ -114,7 +116,8 @@ def fit(
         run: seed, device, precision, progress.
         objective: ``objective(model, *batch)`` gives the loss of a batch.
         batch_norm: let BatchNorm's running statistics move, or freeze them.
-        compile: use ``torch.compile``; by default on a GPU, where the run is long enough to pay for it.
+        compile: use ``torch.compile``; by default on a GPU, where the run is long enough to pay for it. "encoder"
+            leaves the head out, for objectives that tap the features.
         graph: capture whole steps as CUDA graphs; by default on a GPU. The objective must then not wait for the GPU.
         lr_factor: by a parameter's name, what its learning rate is multiplied with; by default 1 for all.
         optimizer: an optimiser from :func:`~pour.training.step.make_optimizer` whose momentum is to go on; by default a
@@ -144,7 +147,7 @@ def fit(
         images_to_come = (total - done) * getattr(epochs, "batch_size", 0)
         compile = on_gpu and images_to_come >= _IMAGES_WORTH_COMPILING
     fabric = run.fabric()
-    wrapped, fabric_optimizer = fabric.setup(torch.compile(model) if compile else model, optimizer)
+    wrapped, fabric_optimizer = fabric.setup(torch.compile(model) if compile is True else model, optimizer)
     step = TrainingStep(
         fabric, wrapped, fabric_optimizer, objective, clip=recipe.clip, graph=on_gpu if graph is None else graph
     )
@@ -152,6 +155,7 @@ def fit(
     with (
         run.seeded(),
         torch.backends.cudnn.flags(enabled=True, benchmark=on_gpu),
+        compiled_encoder(model) if compile == "encoder" else contextlib.nullcontext(),
         ProgressBar(total, description, enabled=run.progress) as bar,
     ):
         _run_epochs(model, optimizer, epochs, step, recipe, run, log, done, total, bar, resume)

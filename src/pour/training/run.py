@@ -64,6 +64,8 @@ class Run:
     """fp32, or bf16 with float32 weights; None takes bf16 on a GPU that has it."""
     progress: bool = True
     """Show a progress bar."""
+    compile: bool = False
+    """Let methods compile the encoder they train: for many runs of one kind of network in one process, on a GPU."""
     history: list[dict[str, float]] = field(default_factory=list)
     """What was logged, in order."""
     on_step: Callable[[nn.Module, int], None] | None = None
