@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import pour
+from pour._memory import keep_freed_memory
 from pour.data.splits import Splits
 from pour.training import Run, get_recipe, train_classifier
 
@@ -29,6 +30,7 @@ _PATIENCE = 300.0
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Each worker has a core; torch would take all of them in every one.
     torch.set_num_threads(1)
+keep_freed_memory()
 
 
 @pytest.fixture(scope="session")

@@ -125,17 +125,26 @@ def _make(
     missing = {key for group in pending for key in group.models(shared)}
     done, total = 0, len(missing) + sum(map(len, pending.values()))
     with ProgressBar(total, description, enabled=progress) as bar:
-        for group in pending:
-            for key in do(group.models(shared)):
+        for batch in _batches(list(pending), shared):
+            # Requests of one seed share its original.
+            for key in do(list(dict.fromkeys(key for group in batch for key in group.models(shared)))):
                 done += 1
-                bar.update(min(done, total), note=f"trained {key.path.stem}, seed {group.seed}")
+                bar.update(min(done, total), note=f"trained {key.path.stem}, seed {key.seed}")
             # Asked again, because new models make cells stale that were good before.
-            for key in do(group.pending(shared)):
+            for key in do([key for group in batch for key in group.pending(shared)]):
                 made.add(key)  # type: ignore[arg-type]
                 done += 1
-                bar.update(min(done, total), note=f"{key.path.stem}, seed {group.seed}")
+                bar.update(min(done, total), note=f"{key.path.stem}, seed {key.seed}")
             shutil.rmtree(shared.out / CACHE, ignore_errors=True)
     return made
+
+
+def _batches(groups: list[_Group], shared: SharedModels) -> list[list[_Group]]:
+    """What is worked on at once: one seed after the other, so that a stopped grid has whole ones.
+
+    Heads on a frozen backbone take seconds, and waiting for the last cell of each seed would take longer than they do.
+    """
+    return [groups] if shared.experiment.freeze_backbone else [[group] for group in groups]
 
 
 @dataclass(frozen=True)

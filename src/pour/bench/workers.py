@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
+from pour._memory import keep_freed_memory
 from pour.errors import PourError, UsageError
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def _start(start: Callable[[], Worker[Any]], threads: int) -> None:
     global _worker
     # On a CPU as many threads as alone, so that a cell's bytes do not depend on who made it.
     torch.set_num_threads(threads)
+    keep_freed_memory()
     _worker = start()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

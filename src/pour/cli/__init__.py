@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import pour
+from pour._memory import keep_freed_memory
 from pour._options import chosen_method, with_method_options
 from pour.cli.auditing import audit
 from pour.cli.benching import bench, table, tune
@@ -27,6 +28,7 @@ __all__ = ["main", "make_app"]
 def main() -> None:
     """Run the command line: exit 0 when done, 2 on wrong use, 1 when the work failed."""
     warnings.showwarning = _show_warning
+    keep_freed_memory()
     try:
         make_app(sys.argv[1:])()
     except UsageError as error:
