@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pour.auditing.cache import FeatureCache, split_digest
-from pour.auditing.processes import all_agree, gather_rows, share_of
+from pour.auditing.processes import all_agree, gather_rows, one_of_several, share_of
 from pour.auditing.sharing import from_encodings, same_encoder
 from pour.data.loader import DeviceLoader
 from pour.errors import UsageError
@@ -158,9 +158,9 @@ class Tapper:
                     on_device = copy_model(network).to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
                 if twin is not None:
                     seen = self._derived(on_device, found, role, name, twin)
-                # A network that only looked like the other's twin is run, on this split and the next ones.
-                twin = twin if seen is not None else None
-                seen = seen or self._run(on_device, found, role, name, labels)
+                if seen is None:
+                    # A network that only looked like the other's twin is run, on this split and the next ones.
+                    twin, seen = None, self._run(on_device, found, role, name, labels)
                 if store is not None and path is not None:
                     store.write(path, seen)
             else:
@@ -189,7 +189,7 @@ class Tapper:
     def _derived(self, model: nn.Module, head: Head, role: Role, name: str, twin: Tapped) -> Features | None:
         """What the model makes of a split, its encoder's output being known; None where it cannot be had that way."""
         raw, labels = twin.splits[name].raw, twin.splits[name].labels
-        if len(share_of(len(labels))) < len(labels):
+        if one_of_several():
             return None
         first = next(iter(self._loader(name).epoch(0)))[0]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):

@@ -15,7 +15,15 @@ from pour.training.run import resolve_device
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["all_agree", "audit_device", "gather_rows", "is_first_process", "join_processes", "share_of"]
+__all__ = [
+    "all_agree",
+    "audit_device",
+    "gather_rows",
+    "is_first_process",
+    "join_processes",
+    "one_of_several",
+    "share_of",
+]
 
 
 def _world() -> tuple[int, int]:
@@ -23,6 +31,11 @@ def _world() -> tuple[int, int]:
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
+
+
+def one_of_several() -> bool:
+    """Whether other processes work on the same audit."""
+    return _world()[1] > 1
 
 
 def is_first_process() -> bool:
