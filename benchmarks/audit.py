@@ -49,6 +49,18 @@ def made_up(train: int, test: int, seed: int = 0) -> ImageDataset:
     return ImageDataset("made-up", tuple("abcdefghij"), {"train": split(train), "test": split(test)})
 
 
+def references(options: argparse.Namespace, data: ImageDataset, forgotten: str) -> list[torch.nn.Module]:
+    """The original and the retrained model: from their files, or trained for a moment."""
+    if options.original and options.retrained:
+        return [pour.load(path) for path in (options.original, options.retrained)]
+    recipe = get_recipe("fast").change(epochs=options.epochs)
+    runs = (Run(seed=seed, device=options.device, progress=False) for seed in (0, 1))
+    return [
+        train_classifier(data, recipe, run, without=without)[0]
+        for run, without in zip(runs, ((), (forgotten,)), strict=True)
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
@@ -68,15 +80,7 @@ def main() -> None:
 
     data = pour.load_dataset(options.data, options.root) if options.data else made_up(options.train, options.test)
     forgotten = data.classes[0]
-    if options.original and options.retrained:
-        models = [pour.load(path) for path in (options.original, options.retrained)]
-    else:
-        models = []
-    for seed, without in ((0, ()), (1, (forgotten,))) if not models else ():
-        run = Run(seed=seed, device=options.device, progress=False)
-        recipe = get_recipe("fast").change(epochs=options.epochs)
-        models.append(train_classifier(data, recipe, run, without=without)[0])
-    original, retrained = models
+    original, retrained = references(options, data, forgotten)
     splits = Splits.of(data, [forgotten])
     request = pour.ForgetRequest.of(splits)
     unlearned = pour.unlearn(original, request, method=options.method, device=options.device, progress=False)
@@ -113,6 +117,7 @@ def main() -> None:
     drift = max(abs(value - again.values()[name]) for name, value in report.values().items())
     facts = {
         **circumstances(torch.device(options.device), "fp32"),
+        "threads": torch.get_num_threads(),
         "command": shlex.join(["python", *sys.argv]),
         "data": data.name,
         "limit": options.limit,

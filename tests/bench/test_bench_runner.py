@@ -56,13 +56,13 @@ def store(finished: Path, tmp_path: Path) -> Path:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What workers of this process were asked to do."""
     tasks: list[object] = []
-    real: Callable[..., None] = work_module.Worker.do
+    real: Callable[..., None] = work_module.CellWorker.do
 
-    def do(self: work_module.Worker, task: Any) -> None:
+    def do(self: work_module.CellWorker, task: Any) -> None:
         tasks.append(task.row if isinstance(task, CellKey) else task.role)
         real(self, task)
 
-    monkeypatch.setattr(work_module.Worker, "do", do)
+    monkeypatch.setattr(work_module.CellWorker, "do", do)
     return tasks
 
 
@@ -171,7 +171,7 @@ def test_a_method_that_diverges_is_a_result(store: Path, monkeypatch: pytest.Mon
     def diverge(*_: Any, **__: Any) -> None:
         raise DivergenceError("The loss became nan at step 3; use a smaller learning rate.")
 
-    monkeypatch.setattr(work_module, "unlearn", diverge)
+    monkeypatch.setattr(work_module, "carry_out", diverge)
     grid = small_grid()
     row = Row(name="scrub-common", method="scrub", setting="common", family="paper")
     outcome = walked(store, grid=replace(grid, rows=(*grid.rows, row)))
@@ -181,7 +181,7 @@ def test_a_method_that_diverges_is_a_result(store: Path, monkeypatch: pytest.Mon
 
 
 def test_requests_and_seeds_of_the_users(store: Path, made: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_module.Worker, "do", lambda self, task: made.append(task))
+    monkeypatch.setattr(work_module.CellWorker, "do", lambda self, task: made.append(task))
     with pytest.raises(pour.PourError, match="were written but are not what was asked for"):
         walked(store, forget=["4", [1, 2]], seeds=[5], methods=["pour-p"])
     assert {task.forget for task in made if isinstance(task, CellKey)} == {(4,), (1, 2)}

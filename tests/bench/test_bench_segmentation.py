@@ -117,14 +117,14 @@ def test_a_method_that_diverges_does_not_take_the_rest_along(small_world, tmp_pa
     import shutil
 
     shutil.copytree(store / "models", tmp_path / "s" / "models")
-    real = work.unlearn
+    real = work.carry_out
 
-    def unlearn(*arguments: Any, **options: Any) -> Any:
-        if options["method"] == "pour-d":
+    def carry_out(model: Any, request: Any, method: Any, run: Any) -> Any:
+        if method.name == "pour-d":
             raise DivergenceError("The loss became NaN at step 1.")
-        return real(*arguments, **options)
+        return real(model, request, method, run)
 
-    monkeypatch.setattr(work, "unlearn", unlearn)
+    monkeypatch.setattr(work, "carry_out", carry_out)
     outcome = walked(tmp_path / "s", small_world, forget=["car"])
     assert outcome.done == 4
     assert outcome.failed == ("pour-d, Car: The loss became NaN at step 1.",)

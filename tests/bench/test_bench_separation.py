@@ -76,7 +76,7 @@ def test_a_method_that_diverges_and_wrong_use(
     def diverge(*_: object, **__: object) -> None:
         raise DivergenceError("The loss became nan.")
 
-    monkeypatch.setattr(separation, "unlearn", diverge)
+    monkeypatch.setattr(separation, "carry_out", diverge)
     study = separation_study(digits_original, digits, {"delete": {}}, classes=[1], device="cpu", progress=False)
     assert study.classes[0].methods == {"delete": None}
     assert study.correlation("delete") is None

@@ -91,11 +91,11 @@ def test_trials_see_only_what_the_rule_allows(
 ) -> None:
     requests: list[ForgetRequest] = []
 
-    def spy(model: nn.Module, request: ForgetRequest, **options: Any) -> nn.Module:
+    def spy(model: nn.Module, request: ForgetRequest, *_: Any) -> nn.Module:
         requests.append(request)
         return copy_model(model)
 
-    monkeypatch.setattr(tuning, "unlearn", spy)
+    monkeypatch.setattr(tuning, "carry_out", spy)
     judged: list[np.ndarray] = []
     accuracy = tuning._accuracy
 
@@ -114,7 +114,7 @@ def test_trials_see_only_what_the_rule_allows(
     ):
         requests.clear()
         judged.clear()
-        length = {"steps": None, "epochs": 2} if method == "scrub" else {}
+        length = {"steps": None, "epochs": 2, "ascent_epochs": 1} if method == "scrub" else {}
         tuned(digits_original, digits_splits, method, tmp_path, rule=rule, **length)  # type: ignore[arg-type]
         request = requests[0]
         assert (len(request.forget), len(request.retain)) == (forget, pytest.approx(retain, abs=6))  # type: ignore[arg-type]
@@ -131,14 +131,14 @@ def test_trials_see_only_what_the_rule_allows(
 def test_goes_on_where_it_stopped(
     digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = tuning.unlearn, 0
+    real, calls = tuning.carry_out, 0
 
     def counted(*arguments: Any, **options: Any) -> nn.Module:
         nonlocal calls
         calls += 1
         return real(*arguments, **options)
 
-    monkeypatch.setattr(tuning, "unlearn", counted)
+    monkeypatch.setattr(tuning, "carry_out", counted)
     first = tuned(digits_original, digits_splits, "finetune", tmp_path, steps=2)
     files = sorted((tmp_path / "finetune-user").glob("lr-*.json"))
     assert (calls, len(files)) == (8, 8)
@@ -169,7 +169,7 @@ def test_a_diverging_trial_is_a_trial(
     def diverge(*_: Any, **__: Any) -> nn.Module:
         raise DivergenceError("The loss became nan at step 3; use a smaller learning rate.")
 
-    monkeypatch.setattr(tuning, "unlearn", diverge)
+    monkeypatch.setattr(tuning, "carry_out", diverge)
     result = tuned(digits_original, digits_splits, "finetune", tmp_path)
     assert all("became nan" in (trial.failed or "") for trial in result.trials)
     with pytest.raises(UsageError, match="No setting of finetune can be taken: every setting diverged"):

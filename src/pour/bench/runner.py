@@ -12,17 +12,18 @@ from pour._progress import ProgressBar
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.shared import ModelKey, SharedModels
 from pour.bench.store import CellKey, read_cell, write_experiment
-from pour.bench.work import CACHE, ROLES, Work, Worker, cell_setup
+from pour.bench.work import CACHE, ROLES, CellWorker, Work, cell_setup
 from pour.bench.workers import crew
 from pour.errors import PourError, UsageError
 from pour.models.classes import resolve_classes
 from pour.training.run import resolve_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pour.bench.experiments import Row
     from pour.bench.store import Cell
+    from pour.bench.workers import Crew
     from pour.training.run import Precision
 
 __all__ = ["Outcome", "run_experiment"]
@@ -101,7 +102,7 @@ def run_experiment(
     total = len(groups) * len(asked.rows)
     made: set[CellKey] = set()
     if pending := _pending(groups, shared):
-        with crew(partial(Worker, work), device=work.device, jobs=jobs, ray=ray) as do:
+        with crew(partial(CellWorker, work), device=work.device, jobs=jobs, ray=ray) as do:
             # Training a seed's original anew makes cells of its other requests stale, so look until nothing is left.
             while pending:
                 made |= _make(pending, shared, do, f"bench {grid.name}", progress=progress)
@@ -115,7 +116,7 @@ def run_experiment(
 def _make(
     pending: dict[_Group, list[CellKey]],
     shared: SharedModels,
-    do: Callable[[Iterable[ModelKey | CellKey]], Iterator[ModelKey | CellKey]],
+    do: Crew[ModelKey | CellKey],
     description: str,
     *,
     progress: bool,

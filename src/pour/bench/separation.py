@@ -17,7 +17,7 @@ from pour.data.splits import Splits
 from pour.errors import DivergenceError, UsageError
 from pour.geometry.discrepancy import energy_distance, median_bandwidth, mmd
 from pour.methods.request import ForgetRequest
-from pour.methods.unlearning import unlearn
+from pour.methods.unlearning import carry_out, make_method
 from pour.models.tap import extract_features
 from pour.training.classifier import evaluation_loader
 from pour.training.run import Run
@@ -171,16 +171,8 @@ def _forgotten(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         try:
-            model = unlearn(
-                original,
-                ForgetRequest.of(Splits.of(dataset, [label])),
-                method=method,
-                seed=run.seed,
-                device=run.device,
-                precision=run.precision,
-                progress=False,
-                **options,
-            )
+            request = ForgetRequest.of(Splits.of(dataset, [label]))
+            model = carry_out(original, request, make_method(method, **options), run)
         except DivergenceError:
             return None
     return _answers(model, dataset, run)

@@ -18,7 +18,7 @@ from pour.errors import DivergenceError, UsageError
 from pour.methods.contract import get_method
 from pour.methods.iterative import IterativeMethod
 from pour.methods.request import ForgetRequest
-from pour.methods.unlearning import make_method, unlearn
+from pour.methods.unlearning import carry_out, make_method
 from pour.metrics.unlearning import aus
 from pour.models.history import unwrap
 from pour.models.state import digest
@@ -244,17 +244,7 @@ def _try(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            result = unlearn(
-                model,
-                request,
-                method=method,
-                seed=run.seed,
-                device=run.device,
-                precision=run.precision,
-                progress=False,
-                compile=run.compile,
-                **options,
-            )
+            result = carry_out(model, request, make_method(method, **options), run)
     except DivergenceError as error:
         return Trial(options=options, failed=str(error), seconds=time.perf_counter() - started)
     change = relative_change(model, result)

@@ -87,7 +87,7 @@ def tune_experiment(
         return [tuner.tuned(method) for method in chosen]
     start = partial(_Tuner, replace(shared), classes, rule, seed, compile=compile)
     with (
-        crew(start, device=where, jobs=min(jobs, len(chosen)), ray=None) as do,
+        crew(start, device=where, jobs=min(jobs, len(chosen))) as do,
         ProgressBar(len(chosen), f"tuning {grid.name}", enabled=progress) as bar,
     ):
         for count, method in enumerate(do(chosen), start=1):

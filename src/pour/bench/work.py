@@ -22,7 +22,7 @@ from pour.data.splits import Splits
 from pour.errors import PourError, UsageError
 from pour.methods.contract import get_method
 from pour.methods.request import ForgetRequest
-from pour.methods.unlearning import unlearn
+from pour.methods.unlearning import carry_out, make_method
 from pour.models.history import history
 from pour.training.run import Run
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pour.bench.segmentation_experiment import SceneExperiment
     from pour.training.run import Precision
 
-__all__ = ["CACHE", "ROLES", "Work", "Worker", "attempt", "cell_setup", "measured"]
+__all__ = ["CACHE", "ROLES", "CellWorker", "Work", "attempt", "cell_setup", "measured"]
 
 ROLES: tuple[SharedRole, ...] = ("original", "retrained", "ceiling")
 CACHE = "cache"
@@ -76,7 +76,7 @@ def cell_setup(experiment: Experiment | SceneExperiment, row: Row, key: CellKey,
     return plain
 
 
-class Worker:
+class CellWorker:
     """Does tasks one after the other, and keeps data and models in memory between them."""
 
     def __init__(self, work: Work) -> None:
@@ -215,17 +215,7 @@ def attempt(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
-            result = unlearn(
-                model,
-                request,
-                method=row.method,
-                seed=run.seed,
-                device=run.device,
-                precision=run.precision,
-                progress=False,
-                compile=run.compile,
-                **row.options,
-            )
+            result = carry_out(model, request, make_method(row.method, **row.options), run)
         except PourError as error:
             return None, str(error), ()
     return result, None, tuple(str(entry.message) for entry in caught if str(entry.message).startswith(row.method))

@@ -10,7 +10,7 @@ import threading
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import torch
 
@@ -20,10 +20,12 @@ from pour.errors import PourError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["Worker", "crew"]
+__all__ = ["Crew", "Worker", "crew"]
 
 Task = TypeVar("Task")
 _Task = TypeVar("_Task", contravariant=True)
+Crew: TypeAlias = "Callable[[Iterable[Task]], Iterator[Task]]"
+"""Does tasks, and gives each back as it is done."""
 
 
 class Worker(Protocol[_Task]):
@@ -37,7 +39,7 @@ class Worker(Protocol[_Task]):
 @contextlib.contextmanager
 def crew(
     start: Callable[[], Worker[Task]], *, device: str | None, jobs: int, ray: str | None = None
-) -> Iterator[Callable[[Iterable[Task]], Iterator[Task]]]:
+) -> Iterator[Crew[Task]]:
     """Yield a function that does tasks and gives each back as it is done.
 
     Args:
@@ -56,7 +58,7 @@ def crew(
             yield do
 
 
-def _alone(start: Callable[[], Worker[Task]]) -> Callable[[Iterable[Task]], Iterator[Task]]:
+def _alone(start: Callable[[], Worker[Task]]) -> Crew[Task]:
     worker = start()
 
     def do(tasks: Iterable[Task]) -> Iterator[Task]:
@@ -71,9 +73,7 @@ _worker: Worker[Any] | None = None
 
 
 @contextlib.contextmanager
-def _in_processes(
-    start: Callable[[], Worker[Task]], device: str | None, jobs: int
-) -> Iterator[Callable[[Iterable[Task]], Iterator[Task]]]:
+def _in_processes(start: Callable[[], Worker[Task]], device: str | None, jobs: int) -> Iterator[Crew[Task]]:
     threads = torch.get_num_threads()
     if device is not None and device.startswith("cuda"):
         # The GPU computes; the processes would only be in each other's way.
@@ -140,9 +140,7 @@ class _RayWorker:
 
 
 @contextlib.contextmanager
-def _on_ray(
-    start: Callable[[], Worker[Task]], device: str | None, jobs: int, address: str
-) -> Iterator[Callable[[Iterable[Task]], Iterator[Task]]]:
+def _on_ray(start: Callable[[], Worker[Task]], device: str | None, jobs: int, address: str) -> Iterator[Crew[Task]]:
     ray = _import_ray()
     started = not ray.is_initialized()
     if started:

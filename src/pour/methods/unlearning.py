@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pour.data.splits import Splits
     from pour.training.run import Precision
 
-__all__ = ["make_method", "request_of", "unlearn"]
+__all__ = ["carry_out", "make_method", "request_of", "unlearn"]
 
 _HELD_OUT = 0.1
 
@@ -116,6 +116,12 @@ def unlearn(
     else:
         method = make_method(method, **options)
     run = Run(seed=seed, device=device, precision=precision, progress=progress, compile=compile)
+    return carry_out(model, request, method, run)
+
+
+def carry_out(model: nn.Module, request: ForgetRequest, method: Method, run: Run) -> nn.Module:
+    """:func:`unlearn` for a caller who has a method and a run; what the run has logged before stays out of it."""
+    run = dataclasses.replace(run, history=[])
     original = cards.unwrap(model)
     head = find_head(original)
     names = cards.class_names(original)
@@ -141,7 +147,7 @@ def unlearn(
                 method=method.name,
                 classes=classes,
                 class_names=tuple(names[index] for index in classes) if names else (),
-                options={**method.options(), "seed": seed, "precision": run.precision},
+                options={**method.options(), "seed": run.seed, "precision": run.precision},
                 digest_before=digest(original.state_dict()),
                 digest_after=digest(result.state_dict()),
                 steps=sum("loss" in entry for entry in run.history),
