@@ -233,11 +233,11 @@ def _digits(tuning: Path | None) -> Experiment:
     )
 
 
-def _cifar(name: str, forget: tuple[int, ...], recipe: str, tuning: Path | None) -> Experiment:
+def _cifar(name: str, forget: tuple[int, ...], recipe: str, arch: str | None, tuning: Path | None) -> Experiment:
     return Experiment(
         name=name,
         dataset=name,
-        architecture="resnet18",
+        architecture=arch or "resnet18",
         recipe=get_recipe(recipe),
         forget=tuple((label,) for label in forget),
         seeds=(0, 1, 2),
@@ -272,7 +272,12 @@ PATHMNIST_BACKBONE = "dinov2-small"
 
 
 def get_experiment(
-    name: str, *, tuning: Path | None = None, weights: str | None = None, arch: str | None = None
+    name: str,
+    *,
+    tuning: Path | None = None,
+    weights: str | None = None,
+    arch: str | None = None,
+    recipe: str | None = None,
 ) -> Experiment:
     """The experiment of that name, with every method that is registered now.
 
@@ -281,16 +286,22 @@ def get_experiment(
         tuning: a folder of :func:`pour.bench.tune` whose options the tuned rows take; by default those that ship with
             pour. A method that was not tuned keeps its defaults, and its row says so.
         weights: for pathmnist, the backbone's weights: a file, or a name of :data:`pour.models.PRETRAINED`.
-        arch: for pathmnist, the backbone; by default that of the weights, or the ViT-S/14 for a file.
+        arch: for cifar10 and cifar100, another network than the paper's ResNet-18. For pathmnist, the backbone; by
+            default that of the weights, or the ViT-S/14 for a file.
+        recipe: for cifar10 and cifar100, how the models are trained.
     """
-    if (weights is not None or arch is not None) and name != "pathmnist":
-        raise UsageError(f"{name} is trained from scratch; weights and arch are for pathmnist.")
+    if weights is not None and name != "pathmnist":
+        raise UsageError(f"{name} is trained from scratch; weights are for pathmnist.")
+    if arch is not None and name == "digits":
+        raise UsageError("digits has one network; arch is for cifar10, cifar100 and pathmnist.")
+    if recipe is not None and name not in ("cifar10", "cifar100"):
+        raise UsageError(f"{name} has one recipe; another one is for cifar10 and cifar100.")
     if name == "digits":
         return _digits(tuning)
     if name == "cifar10":
-        return _cifar(name, (0, 1, 5), "fast", tuning)
+        return _cifar(name, (0, 1, 5), recipe or "fast", arch, tuning)
     if name == "cifar100":
-        return _cifar(name, (0, 20, 60), "long", tuning)
+        return _cifar(name, (0, 20, 60), recipe or "long", arch, tuning)
     if name == "pathmnist":
         return _pathmnist(tuning, weights, arch)
     raise UsageError(f"There is no experiment {name!r}; the experiments are {', '.join(EXPERIMENTS)}.")

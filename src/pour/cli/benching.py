@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from pour._files import write_text
-from pour.cli.flags import Compile, Device, Overwrite, PrecisionFlag, Quiet, Root, Seed
+from pour.cli.flags import Compile, Device, GridArch, GridRecipe, Overwrite, PrecisionFlag, Quiet, Root, Seed
 from pour.cli.scenes import bench_scenes, table_scenes
 from pour.cli.terminal import show
 from pour.cli.zeroshot import TextFile, bench_zero_shot, table_zero_shot
@@ -56,10 +56,11 @@ def bench(
     arch: Annotated[
         str | None,
         typer.Option(
-            help="For pathmnist the backbone. For zeroshot: clip-resnet18 is trained; hf:FOLDER, hf:NAME and "
-            "open_clip:ARCH@WEIGHTS are pretrained."
+            help="For cifar10 and cifar100 another network than resnet18, for pathmnist the backbone. For zeroshot: "
+            "clip-resnet18 is trained; hf:FOLDER, hf:NAME and open_clip:ARCH@WEIGHTS are pretrained."
         ),
     ] = None,
+    recipe: GridRecipe = None,
     data: Annotated[
         str | None, typer.Option(help="For zeroshot: the images, such as folder:PATH@224.", show_default="cifar100")
     ] = None,
@@ -99,7 +100,8 @@ def bench(
         "--limit": limit,
     }
     flags["--compile"] = compile or None
-    flags |= {"--arch": arch, "--data": data, "--text": text, "--names": names, "--jobs": None if jobs == 1 else jobs}
+    flags |= {"--arch": arch, "--recipe": recipe}
+    flags |= {"--data": data, "--text": text, "--names": names, "--jobs": None if jobs == 1 else jobs}
     _refuse_foreign(experiment, flags)
     if is_segmentation(experiment):
         bench_scenes(
@@ -134,7 +136,7 @@ def bench(
             quiet=quiet,
         )
         return
-    grid = get_experiment(experiment, tuning=tuning, weights=weights, arch=arch)
+    grid = get_experiment(experiment, tuning=tuning, weights=weights, arch=arch, recipe=recipe)
     outcome = run_experiment(
         grid,
         folder,
@@ -169,6 +171,8 @@ def _refuse_foreign(experiment: str, flags: dict[str, object]) -> None:
         "voc2012": scenes,
         "zeroshot": {"--epochs", "--arch", "--data", "--text", "--names"},
         "pathmnist": {*grid, "--weights", "--arch"},
+        "cifar10": {*grid, "--arch", "--recipe"},
+        "cifar100": {*grid, "--arch", "--recipe"},
     }.get(experiment, grid)
     foreign = [flag for flag, value in flags.items() if value is not None and flag not in known]
     if foreign:
@@ -223,6 +227,8 @@ def tune(
         typer.Option(help="Classes to forget while tuning.", show_default="4 on cifar10, 42 on cifar100"),
     ] = None,
     weights: Annotated[str | None, typer.Option(help="For pathmnist: a file of the backbone's weights.")] = None,
+    arch: GridArch = None,
+    recipe: GridRecipe = None,
     jobs: Annotated[int, typer.Option(help="Methods side by side.")] = 1,
     compile: Compile = False,
     seed: Seed = 100,
@@ -239,7 +245,7 @@ def tune(
 
     folder = out or Path("runs") / f"{experiment}-tuning"
     results = tune_experiment(
-        get_experiment(experiment, weights=weights),
+        get_experiment(experiment, weights=weights, arch=arch, recipe=recipe),
         folder,
         methods=method,
         rule=rule,

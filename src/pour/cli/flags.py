@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Compile", "Data", "Device", "Forget", "Out", "Overwrite", "PrecisionFlag", "Quiet", "Root", "Seed"]
+__all__ = [
+    "Compile",
+    "Data",
+    "Device",
+    "Forget",
+    "GridArch",
+    "GridRecipe",
+    "Out",
+    "Overwrite",
+    "PrecisionFlag",
+    "Quiet",
+    "Root",
+    "Seed",
+]
 
 Out = Annotated[Path, typer.Option(help="The file to write.", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
@@ -20,6 +33,12 @@ PrecisionFlag = Annotated[
 ]
 Compile = Annotated[
     bool, typer.Option("--compile", help="Compile the encoders that methods train; pays on a GPU, for many runs.")
+]
+GridArch = Annotated[
+    str | None, typer.Option(help="For cifar10 and cifar100: another network.", show_default="resnet18")
+]
+GridRecipe = Annotated[
+    str | None, typer.Option(help="For cifar10 and cifar100: how models are trained.", show_default="fast, long")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar, no table.")]
 Forget = Annotated[

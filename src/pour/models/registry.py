@@ -32,6 +32,7 @@ __all__ = ["ModelInfo", "build_model", "list_models", "load_plain", "rebuild"]
 
 _RESNETS: dict[str, dict[str, Any]] = {
     "resnet18": {"width": 64, "blocks": (2, 2, 2, 2)},
+    "resnet-small": {"width": 16, "blocks": (1, 1, 1, 1)},
     "resnet-digits": {"width": 16, "blocks": (1, 1, 1)},
 }
 _CLIP = "clip-"
@@ -59,13 +60,15 @@ def list_models() -> list[ModelInfo]:
 
     Example:
         >>> [info.name for info in list_models()][:2]
-        ['resnet18', 'resnet-digits']
+        ['resnet18', 'resnet-small']
     """
     vision, hf = installed("timm"), installed("hf")
     return [
         ModelInfo("resnet18", "the paper's ResNet-18 for small images: 3x3 stem, no max-pool, 512 features"),
+        ModelInfo("resnet-small", "a narrow ResNet-10 for the same images, 128 features: for CPUs"),
         ModelInfo("resnet-digits", "a small ResNet for 8x8 grey digits, 64 features"),
-        ModelInfo("clip-resnet18", "the same ResNet as an image encoder for text embeddings: a zero-shot classifier"),
+        ModelInfo("clip-resnet18", "the ResNet-18 as an image encoder for text embeddings: a zero-shot classifier"),
+        ModelInfo("clip-resnet-small", "the narrow ResNet-10 as such an encoder"),
         ModelInfo("clip-resnet-digits", "the small ResNet as such an encoder"),
         ModelInfo("vit_small", "ViT-S/16 of timm; images are resized to 224 inside", "vision", vision),
         ModelInfo("timm:NAME", "any image classifier of timm", "vision", vision),

@@ -88,12 +88,14 @@ RECIPES: dict[str, Recipe] = {
     for recipe in (
         Recipe(name="fast", epochs=60),
         Recipe(name="long", epochs=200),
+        Recipe(name="short", epochs=12, batch_size=128, lr=0.2),
         Recipe(name="digits", epochs=25, batch_size=64, lr=0.1, weight_decay=5e-3, augment=False),
         Recipe(name="head", epochs=80, optimizer="adamw", lr=0.03, weight_decay=0.0, schedule="cosine", augment=False),
         Recipe(name="scenes", epochs=200, batch_size=16, optimizer="adamw", lr=1e-3, weight_decay=0.02, warmup=0.1),
     )
 }
-"""``fast`` trains a CIFAR network in under a minute, ``long`` for stronger collapse, ``digits`` the demo's network,
+"""``fast`` trains a CIFAR network in under a minute, ``long`` for stronger collapse, ``short`` a
+small one on a CPU, ``digits`` the demo's network,
 ``head`` the head of a frozen backbone, ``scenes`` a segmentation network."""
 
 
