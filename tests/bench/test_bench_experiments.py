@@ -142,10 +142,23 @@ def test_seeds_of_the_command_line() -> None:
             parse_seeds(text)
 
 
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_the_papers_grids_with_another_network(name: str) -> None:
+    paper, small = get_experiment(name), get_experiment(name, arch="resnet-small", recipe="short")
+    assert (small.architecture, small.recipe.name) == ("resnet-small", "short")
+    assert replace(small, architecture=paper.architecture, recipe=paper.recipe) == paper
+    with pytest.raises(UsageError, match="There is no recipe 'brief'"):
+        get_experiment(name, recipe="brief")
+
+
 def test_wrong_experiments_are_told() -> None:
     experiment = get_experiment("digits")
     with pytest.raises(UsageError, match="There is no experiment 'mnist'; the experiments are digits, cifar10"):
         get_experiment("mnist")
+    with pytest.raises(UsageError, match="digits has one network"):
+        get_experiment("digits", arch="resnet18")
+    with pytest.raises(UsageError, match="pathmnist has one recipe"):
+        get_experiment("pathmnist", recipe="fast")
     with pytest.raises(UsageError, match="has no seeds"):
         replace(experiment, seeds=())
     with pytest.raises(UsageError, match="seed must not be negative, but is -1"):

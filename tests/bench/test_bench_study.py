@@ -44,7 +44,9 @@ def test_everything_is_written(store: Path) -> None:
     assert [look["step"] for look in found["result"]["looks"]] == [0, 2, 4, 6]
     assert set(found["setup"]["models"]) == {"original", "retrained"}
     assert {"device", "commit"} <= set(found["circumstances"])
-    separation = json.loads((store / "study" / "separation.json").read_text())["result"]
+    stored = json.loads((store / "study" / "separation.json").read_text())
+    separation = stored["result"]
+    assert stored["setup"]["options"]["pour-p"] == {"forgotten_logit": "keep"}, "the paper's form"
     assert [entry["label"] for entry in separation["classes"]] == [0, 3, 8]
     assert set(separation["correlation"]) == {"pour-p", *FOLLOWED}
     assert "<svg" in (store / "study" / "study.svg").read_text()

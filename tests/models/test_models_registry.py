@@ -165,7 +165,11 @@ def test_weights_from_files(tmp_path: Path) -> None:
     ("arch", "options", "sentence"),
     [
         ("resnet81", {}, "no architecture 'resnet81'; did you mean 'resnet18'"),
-        ("qqq", {}, "known are resnet18, resnet-digits, clip-resnet18, clip-resnet-digits, vit_small, timm:NAME"),
+        (
+            "qqq",
+            {},
+            "known are resnet18, resnet-small, resnet-digits, clip-resnet18, clip-resnet-small, clip-resnet-digits, ",
+        ),
         ("timm:resnet10tt", {}, "did you mean resnet10t"),
         ("torchvision:resnt18", {}, "did you mean resnet18"),
         ("torchvision:resnet18", {"in_channels": 2}, "3 channels"),
@@ -190,7 +194,8 @@ def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_list_can_be_built() -> None:
     infos = list_models()
-    ours = {"resnet18", "resnet-digits", "clip-resnet18", "clip-resnet-digits", "vit_small"}
+    resnets = {"resnet18", "resnet-small", "resnet-digits"}
+    ours = {*resnets, *(f"clip-{name}" for name in resnets), "vit_small"}
     others = {"timm:NAME", "torchvision:NAME", "hf:NAME", "smp:NAME:ENCODER"}
     assert ours | others == {info.name for info in infos}
     assert all(info.summary and (info.available or info.extra) for info in infos)

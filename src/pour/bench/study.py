@@ -147,11 +147,12 @@ class _Kept:
 
 
 def _options(grid: Experiment, method: str) -> dict[str, Any]:
-    """What the experiment's own row of the method uses, tuned where there is a choice."""
+    """What the experiment's own row of the method uses: tuned where there is a choice, else in the paper's form."""
     rows = [row for row in grid.rows if row.method == method and row.setting in ("tuned", "closed form")]
     if not rows:
         raise UsageError(f"{grid.name} has no row of {method}, which the study needs; add it to the experiment.")
-    return dict(rows[0].options)
+    # Of several closed forms the paper's own comes last, see CLOSED_FORM.
+    return dict(rows[-1].options)
 
 
 def _steps(method: str, options: Mapping[str, Any], splits: Splits) -> int:
