@@ -91,6 +91,7 @@ class IterativeMethod(Method):
         run: Run,
         *,
         lr_factor: Callable[[str], float] | None = None,
+        rate: Callable[[int], float] | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         graph: bool | None = None,
         **changes: Any,
@@ -103,6 +104,7 @@ class IterativeMethod(Method):
             objective: ``objective(model, *batch)`` gives the loss.
             run: seed, device, precision, progress.
             lr_factor: see :func:`pour.training.fit`.
+            rate: the learning rate of a step, see :func:`pour.training.fit`.
             optimizer: one whose momentum goes on, see :func:`pour.training.fit`.
             graph: False where the objective decides by values or batches hold more than tensors.
             changes: fields of the recipe to replace.
@@ -116,6 +118,7 @@ class IterativeMethod(Method):
             batch_norm=self.batch_norm,
             compile="encoder" if run.compile else False,
             lr_factor=lr_factor,
+            rate=rate,
             optimizer=optimizer,
             graph=graph,
             description=self.name,

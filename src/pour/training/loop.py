@@ -101,6 +101,7 @@ def fit(
     compile: bool | Literal["encoder"] | None = None,
     graph: bool | None = None,
     lr_factor: Callable[[str], float] | None = None,
+    rate: Callable[[int], float] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     resume: ResumeFile | None = None,
     description: str = "training",
@@ -120,6 +121,7 @@ def fit(
             leaves the head out, for objectives that tap the features.
         graph: capture whole steps as CUDA graphs; by default on a GPU. The objective must then not wait for the GPU.
         lr_factor: by a parameter's name, what its learning rate is multiplied with; by default 1 for all.
+        rate: the learning rate of a step, counted from 0; by default the recipe's schedule.
         optimizer: an optimiser from :func:`~pour.training.step.make_optimizer` whose momentum is to go on; by default a
             new one over all parameters that require gradients.
         resume: the file that lets a killed run go on.
@@ -158,12 +160,17 @@ def fit(
         compiled_encoder(model) if compile == "encoder" else contextlib.nullcontext(),
         ProgressBar(total, description, enabled=run.progress) as bar,
     ):
-        _run_epochs(model, optimizer, epochs, step, recipe, run, log, done, total, bar, resume)
+        reader = _LossReader(log, rate or _scheduled(recipe, total), run, bar)
+        _run_epochs(model, optimizer, epochs, step, reader, run, log, done, total, resume)
     optimizer.zero_grad(set_to_none=True)
     model.eval()
     if resume is not None:
         resume.remove()
     return log
+
+
+def _scheduled(recipe: Recipe, total: int) -> Callable[[int], float]:
+    return lambda step: learning_rate(recipe.schedule, recipe.lr, step, total, warmup=recipe.warmup)
 
 
 def _by_factor(model: nn.Module, lr_factor: Callable[[str], float] | None) -> dict[float, list[nn.Parameter]]:
@@ -181,15 +188,13 @@ def _run_epochs(
     optimizer: torch.optim.Optimizer,
     epochs: Epochs,
     step: TrainingStep,
-    recipe: Recipe,
+    reader: _LossReader,
     run: Run,
     log: TrainingLog,
     done: int,
     total: int,
-    bar: ProgressBar,
     resume: ResumeFile | None,
 ) -> None:
-    reader = _LossReader(log, recipe, total, run, bar)
     last_save = started = time.perf_counter()
     before = log.seconds
     for number in range(done // len(epochs), -(-total // len(epochs))):
@@ -218,24 +223,21 @@ def _run_epochs(
         if resume is not None and done < total and now - last_save >= resume.seconds:
             resume.save(model, optimizer, {"steps": done, "losses": log.losses, "seconds": log.seconds})
             last_save = time.perf_counter()
+    # Batches may run out before the last step, where a method stops early; their losses are judged all the same.
+    reader.read()
 
 
 class _LossReader:
     """Keeps losses on the device, and brings them to the log, the guard and the progress bar in groups."""
 
-    def __init__(self, log: TrainingLog, recipe: Recipe, total: int, run: Run, bar: ProgressBar) -> None:
+    def __init__(self, log: TrainingLog, rate: Callable[[int], float], run: Run, bar: ProgressBar) -> None:
         self._log = log
-        self._recipe = recipe
-        self._total = total
+        self.rate = rate
         self._bar = bar
         self._guard = DivergenceGuard()
         self._judge(log.losses, first=0)
         self._group = _STEPS_BETWEEN_READS if run.torch_device.type == "cuda" else 1
         self._waiting: list[Tensor] = []
-
-    def rate(self, step: int) -> float:
-        """The learning rate of a step."""
-        return learning_rate(self._recipe.schedule, self._recipe.lr, step, self._total, warmup=self._recipe.warmup)
 
     def add(self, loss: Tensor) -> None:
         """Take the loss of one step."""
