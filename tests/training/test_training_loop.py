@@ -1,4 +1,5 @@
 import copy
+import itertools
 
 import numpy as np
 import pytest
@@ -8,11 +9,13 @@ from torch import nn
 from pour.data.augment import Augment
 from pour.data.loader import DeviceLoader
 from pour.errors import DivergenceError, UsageError
+from pour.training import loop
 from pour.training.loop import classification_loss, fit, set_training_mode
 from pour.training.recipes import RECIPES, Recipe, get_recipe
 from pour.training.resume import ResumeFile
 from pour.training.run import Run, resolve_device
 from pour.training.schedule import learning_rate
+from pour.training.step import make_optimizer
 
 
 def make_model(seed=0):
@@ -140,6 +143,90 @@ def test_a_foreign_or_damaged_resume_file_is_not_used(tmp_path, damage):
 def test_divergence_names_step_and_rate():
     with pytest.raises(DivergenceError, match=r"at step \d+ \(learning rate 1e\+\d+\); use a smaller"):
         fit(make_model(), make_loader(), Recipe(epochs=4, lr=1e12, schedule="constant"), quiet())
+
+
+class StopsEarly:
+    """A loader that has had enough after some batches of its second epoch."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __len__(self):
+        return len(self.loader)
+
+    def epoch(self, number):
+        return itertools.islice(self.loader.epoch(number), {0: len(self), 1: 2}.get(number, 0))
+
+
+def read_in_groups(monkeypatch):
+    """As on a GPU, where losses are read now and then."""
+
+    class Reader(loop._LossReader):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self._group = 50
+
+    monkeypatch.setattr(loop, "_LossReader", Reader)
+
+
+def test_a_run_that_stops_early_has_all_its_losses(monkeypatch):
+    read_in_groups(monkeypatch)
+    log = fit(make_model(), StopsEarly(make_loader()), Recipe(epochs=4, lr=0.02), quiet())
+    assert len(log.losses) == 6 + 2
+
+
+def test_a_run_that_stops_early_is_judged(monkeypatch):
+    read_in_groups(monkeypatch)
+    with pytest.raises(DivergenceError):
+        fit(make_model(), StopsEarly(make_loader()), Recipe(epochs=4, lr=1e12, schedule="constant"), quiet())
+
+
+def test_rates_of_the_callers_own():
+    rates = []
+
+    def objective(model, images, labels):
+        rates.append(optimizer.param_groups[0]["lr"])
+        return classification_loss(model, images, labels)
+
+    model = make_model()
+    optimizer = make_optimizer({1.0: list(model.parameters())}, Recipe(epochs=1, lr=1.0), torch.device("cpu"))
+    fit(
+        model,
+        make_loader(),
+        Recipe(epochs=1),
+        quiet(),
+        objective=objective,
+        optimizer=optimizer,
+        rate=lambda s: s / 100,
+    )
+    assert rates == pytest.approx([0, 0.01, 0.02, 0.03, 0.04, 0.05])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_restored_buffers_lie_in_memory_as_their_parameters_do(tmp_path, optimizer):
+    """Fused kernels refuse, or worse misread, buffers of another layout."""
+    recipe = Recipe(steps=2, lr=0.01, optimizer=optimizer)
+
+    def trained(steps):
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 16, 3)).to(
+            memory_format=torch.channels_last
+        )
+        made = make_optimizer({1.0: list(model.parameters())}, recipe, torch.device("cpu"))
+        for _ in range(steps):
+            model(torch.rand(2, 3, 6, 6)).sum().backward()
+            made.step()
+        return model, made
+
+    file = ResumeFile(path=tmp_path / "x.resume", fingerprint="one")
+    saved = trained(2)
+    file.save(*saved, {"steps": 2})
+    model, restored = trained(0)
+    assert file.restore(model, restored) == {"steps": 2}
+    assert model[0].weight.stride() != model[0].weight.contiguous().stride()
+    for old, new in zip(saved[0].parameters(), model.parameters(), strict=True):
+        for name, value in saved[1].state[old].items():
+            assert torch.equal(value, restored.state[new][name])
+            assert value.ndim == 0 or restored.state[new][name].stride() == new.stride()
 
 
 def test_nan_in_the_loss_stops_at_that_step():

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -14,7 +15,6 @@ from pour._files import atomic_path
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import torch
     from torch import Tensor, nn
 
 __all__ = ["ResumeFile"]
@@ -66,6 +66,11 @@ class ResumeFile:
                 state.setdefault(int(index), {})[key] = value
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
+        for parameter, buffers in optimizer.state.items():
+            # The file has lost how tensors lie in memory, and fused kernels want buffers to lie as their parameters do.
+            for key, value in buffers.items():
+                if value.shape == parameter.shape:
+                    buffers[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
         progress: dict[str, Any] = json.loads(metadata["progress"])
         return progress
 
