@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,8 +14,11 @@ from torch import nn
 import pour
 from pour.methods.salun import saliency_mask
 from pour.training import Recipe, Run, fit
+from pour.training.resume import ResumeFile
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pour.data.splits import Splits
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -61,6 +65,49 @@ def test_masked_weights_stay_in_captured_steps() -> None:
     # The mask is taken on the GPU here, where equal gradients may be told apart otherwise.
     assert torch.cat([part.flatten() for part in moved]).sum() <= free.sum()
     assert (torch.cat([part.flatten() for part in moved]) & ~free).float().mean() < 0.02
+
+
+def test_batches_of_one_shape_and_two_dtypes_are_not_mixed_up() -> None:
+    """Bytes and floats mean different things; a graph that was recorded for one must not run on the other."""
+    generator = torch.Generator().manual_seed(0)
+    raw = torch.randint(0, 256, (12, 8, 3, 8, 8), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(0, 4, (12, 8), generator=generator)
+    batches = [(images if i % 2 else images / 255, labels[i]) for i, images in enumerate(raw)]
+    found = []
+    for graph in (False, True):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
+        run = Run(seed=0, device="cuda", precision="fp32", progress=False)
+        found.append(fit(model, batches, Recipe(lr=0.01, epochs=2), run, graph=graph, compile=False).losses)
+    assert found[1] == pytest.approx(found[0], abs=1e-4)
+
+
+class _KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_killed_run_goes_on(tmp_path: Path, optimizer: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    batches = [(torch.randn(16, 3, 8, 8, generator=generator), torch.arange(16) % 4) for _ in range(8)]
+    recipe = Recipe(lr=0.01, epochs=4, optimizer=optimizer)
+    run = Run(seed=0, device="cuda", precision="fp32", progress=False)
+
+    def network() -> nn.Module:
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
+
+    def die(_: nn.Module, step: int) -> None:
+        if step == 19:
+            raise _KilledError
+
+    whole = fit(network(), batches, recipe, run, compile=False)
+    file = ResumeFile(path=tmp_path / "x.resume", fingerprint="one", seconds=0)
+    with pytest.raises(_KilledError):
+        fit(network(), batches, recipe, replace(run, on_step=die), compile=False, resume=file)
+    assert file.path.exists()
+    again = fit(network(), batches, recipe, run, compile=False, resume=file)
+    assert again.losses == pytest.approx(whole.losses, abs=1e-3)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])

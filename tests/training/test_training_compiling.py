@@ -18,6 +18,8 @@ from pour.models.tap import tap_features
 from pour.training.compiling import compiled_encoder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pour.data.splits import Splits
 
 
@@ -50,6 +52,26 @@ def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="needs a C\\+\\+ compiler, and there is none"), compiled_encoder(model):
         pass
     assert "features" not in vars(model)
+
+
+@needs_compiler
+def test_only_sizes_that_come_again_and_again_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[int] = []
+
+    def fake(plain: Callable[[torch.Tensor], torch.Tensor], **_: object) -> Callable[[torch.Tensor], torch.Tensor]:
+        def run(images: torch.Tensor) -> torch.Tensor:
+            compiled.append(len(images))
+            return plain(images)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", fake)
+    model = build_model("resnet-digits", 10, in_channels=1, image_size=8).eval()
+    with compiled_encoder(model):
+        for size in (4, 4, 4, 2, 4, 4, 3, 5, 3, 5, 3):
+            model(torch.zeros(size, 1, 8, 8))
+    # The last batch of an epoch (2) is run as it is; two sizes that take turns are compiled both.
+    assert compiled == [4, 4, 4, 4, 3, 5, 3]
 
 
 @needs_compiler

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,7 +15,7 @@ from pour.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import nn
+    from torch import Tensor, nn
 
 __all__ = ["compiled_encoder"]
 
@@ -22,6 +23,8 @@ __all__ = ["compiled_encoder"]
 _METHODS = ("features", "forward_features")
 # One for each batch size and mode of BatchNorm that the methods of a process train with.
 _MOST_VARIANTS = 64
+# A step may hold batches of two sizes; a size that is not among so many before it is rare.
+_SIZES_AT_ONCE = 2
 
 
 @contextlib.contextmanager
@@ -48,8 +51,16 @@ def compiled_encoder(model: nn.Module) -> Iterator[bool]:
     if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX") or "c++", "g++", "clang++")):
         raise UsageError("Compiling needs a C++ compiler, and there is none here; install g++ or leave --compile out.")
     plain = getattr(module, name)
-    # Batches of one size are many, so that code for that very size pays.
-    setattr(module, name, torch.compile(plain, dynamic=False))
+    # Batches of one size are many, so that code for that very size pays; not so the last batch of an epoch.
+    compiled = torch.compile(plain, dynamic=False)
+    recent: deque[torch.Size] = deque(maxlen=_SIZES_AT_ONCE)
+
+    def encode(images: Tensor, *rest: Any, **options: Any) -> Any:
+        often = images.shape in recent
+        recent.append(images.shape)
+        return (compiled if often else plain)(images, *rest, **options)
+
+    setattr(module, name, encode)
     try:
         with torch._dynamo.config.patch(recompile_limit=_MOST_VARIANTS):
             yield True

@@ -21,7 +21,7 @@ __all__ = ["TrainingStep", "make_optimizer"]
 # Steps run one kernel at a time before capture: they compile, choose algorithms and make the optimiser's buffers.
 _STEPS_BEFORE_CAPTURE = 3
 # A graph holds the memory of a whole step, so batches of many sizes must not each keep one.
-_MOST_GRAPHS = 3
+_MOST_GRAPHS = 6
 
 
 def make_optimizer(
@@ -54,12 +54,12 @@ def make_optimizer(
     )
 
 
-_Shapes = tuple[torch.Size, ...]
+_Kind = tuple[tuple[torch.Size, torch.dtype], ...]
 
 
 @dataclass(frozen=True)
 class _Recorded:
-    """One step on batches of one shape."""
+    """One step on batches of one kind: the same shapes and dtypes."""
 
     graph: torch.cuda.CUDAGraph
     batch: tuple[Tensor, ...]
@@ -74,7 +74,7 @@ class TrainingStep:
     On a GPU the host would be the bottleneck: at 512 small images a step takes milliseconds and launches hundreds of
     kernels. So the first steps run as usual and are real steps of the training; then one step is recorded, and every
     further one is copied into its buffers and replayed. A method that takes turns between batches of two sizes has a
-    recording of each.
+    recording of each, and so have the last batches of its epochs.
 
     Args:
         fabric: device and precision.
@@ -101,8 +101,8 @@ class TrainingStep:
         self._objective = objective
         self._clip = clip
         self._wanted = graph
-        self._warm: Counter[_Shapes] = Counter()
-        self._recorded: dict[_Shapes, _Recorded] = {}
+        self._warm: Counter[_Kind] = Counter()
+        self._recorded: dict[_Kind, _Recorded] = {}
         # One stream for the first steps and the capture: autograd remembers where a parameter's gradient was summed.
         self._stream: Any = torch.cuda.Stream() if graph else None  # type: ignore[no-untyped-call]
 
@@ -118,15 +118,15 @@ class TrainingStep:
         """Take one step; the loss is overwritten by the next one."""
         if not self._wanted:
             return self._step(*batch)
-        shapes = tuple(tensor.shape for tensor in batch)
-        recorded = self._recorded.get(shapes)
-        if recorded is None and self._warm[shapes] < _STEPS_BEFORE_CAPTURE:
-            self._warm[shapes] += 1
+        kind = tuple((tensor.shape, tensor.dtype) for tensor in batch)
+        recorded = self._recorded.get(kind)
+        if recorded is None and self._warm[kind] < _STEPS_BEFORE_CAPTURE:
+            self._warm[kind] += 1
             return self._warm_step(*batch)
         if recorded is None and len(self._recorded) == _MOST_GRAPHS:
             return self._step(*batch)
         if recorded is None:
-            recorded = self._recorded[shapes] = self._record(*batch)
+            recorded = self._recorded[kind] = self._record(*batch)
         for new, old in zip(batch, recorded.batch, strict=True):
             old.copy_(new, non_blocking=True)
         recorded.graph.replay()
