@@ -57,7 +57,11 @@ class Images:
             raise UsageError("The request needs batches that can be read more than once, such as a DataLoader.")
 
     def training(self, run: Run, *, batch_size: int, augment: bool = True, salt: int = 0) -> Epochs | Any:
-        """Shuffled full batches for training; ``salt`` tells apart two loaders of the same run."""
+        """Shuffled batches for training; ``salt`` tells apart two loaders of the same run.
+
+        An epoch holds every image once. Left out is only a last batch that BatchNorm may not take: a single image, or
+        scenes too few to fill it.
+        """
         seed = int(np.random.SeedSequence([run.seed, salt]).generate_state(1)[0]) if salt else run.seed
         if isinstance(self._source, Scenes):
             return SceneLoader(
@@ -80,7 +84,7 @@ class Images:
             seed=seed,
             shuffle=True,
             augment=Augment.for_images(side, flip=self._mirrors) if augment else None,
-            drop_last=True,
+            drop_last=len(self._source) % batch_size == 1,
         )
 
     def once(self, run: Run, *, batch_size: int = _EVALUATION_BATCH) -> Iterable[tuple[Tensor, Tensor]]:
@@ -93,9 +97,15 @@ class Images:
         return DeviceLoader(self._source.images, self._source.labels, batch_size=batch_size, device=run.torch_device)
 
     def sample(self, count: int, run: Run, *, batch_size: int = _EVALUATION_BATCH) -> Iterable[tuple[Tensor, Tensor]]:
-        """About ``count`` images, evenly over the classes, drawn with the run's seed; all where there are fewer."""
-        if not isinstance(self._source, ImageSplit):
+        """About ``count`` images, evenly over the classes and mixed with the run's seed; all where there are fewer.
+
+        Of a split they are drawn; of the user's own batches the first of each class are taken. Scenes, which show many
+        classes each, come in order.
+        """
+        if isinstance(self._source, Scenes):
             return _first(self.once(run), count)
+        if not isinstance(self._source, ImageSplit):
+            return _even(self._source, count, run.seed, batch_size)
         labels = self._source.labels
         rng = np.random.default_rng(run.seed)
         classes = np.unique(labels)
@@ -153,6 +163,29 @@ def _first(batches: Iterable[tuple[Tensor, Tensor]], count: int) -> Iterable[tup
         taken.append((images[:count], torch.as_tensor(labels)[:count]))
         count -= len(images)
     return taken
+
+
+def _even(
+    batches: Iterable[tuple[Tensor, Tensor]], count: int, seed: int, batch_size: int
+) -> list[tuple[Tensor, Tensor]]:
+    """The first images of each class, as many of each, mixed; a pass over all batches tells the classes."""
+    kept: dict[int, list[Tensor]] = {}
+    for images, labels in batches:
+        for image, label in zip(images, torch.as_tensor(labels).tolist(), strict=True):
+            if label not in kept:
+                kept[label] = []
+                each = -(-count // len(kept))
+                for others in kept.values():
+                    del others[each:]
+            if len(kept[label]) < each:
+                kept[label].append(image)
+    if not kept:
+        return []
+    chosen = torch.stack([image for images in kept.values() for image in images])
+    named = torch.tensor([label for label, images in kept.items() for _ in images])
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(named)))
+    parts = (torch.split(tensor[order], batch_size) for tensor in (chosen, named))
+    return list(zip(*parts, strict=True))
 
 
 @dataclass(kw_only=True)

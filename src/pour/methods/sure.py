@@ -38,9 +38,11 @@ class Sure(IterativeMethod):
     reversed between features and phi. lambda rises as s (2 / (1 + exp(-10 p)) - 1) over the run's share p.
 
     No code and no pseudo-code was published: the classifier (d - 256 - 1), the rise, lr 0.01 and 10 epochs are the
-    usual choices of domain adaptation, not the authors'. Validation images are held out from training. For a whole
-    class they should be of retained classes, which makes the class look like something else (the request made from
-    splits holds these); held-out images of the class itself would only make it look unseen, and be kept. BatchNorm
+    usual choices of domain adaptation, not the authors'. Validation images should be such as the original was not
+    trained on. Data without any of their own have a tenth of the training images held out for it, which the original
+    has seen, as one that is deployed has; SURE then trains on the other nine tenths. For a whole class they should be
+    of retained classes, which makes the class look like something else (the request made from splits holds these);
+    held-out images of the class itself would only make it look unseen, and be kept. BatchNorm
     trains: normalising each batch anew bounds the reversed gradient, which otherwise diverges at this rate.
     """
 

@@ -60,7 +60,8 @@ def request_of(
 
     Args:
         splits: what to forget, and the data.
-        method: a tenth of the training images is held out where it asks for validation images.
+        method: a tenth of the training images is held out where it asks for validation images and the data have none;
+            the original has seen those.
         model: the original, from whose recorded architecture a fresh model is built.
         recipe: the name of the recipe that the original was trained with, for retraining.
         seed: fixes the held-out images.
@@ -69,7 +70,7 @@ def request_of(
     architecture = cards.architecture(model)
     if architecture is not None:
         build = functools.partial(rebuild, architecture)
-    if "validation" in method.needs:
+    if "validation" in method.needs and splits.validation is None:
         splits = splits.holdout(_HELD_OUT, seed)
     return ForgetRequest.of(splits, build=build, recipe=None if recipe is None else get_recipe(recipe))
 
