@@ -80,6 +80,20 @@ def test_the_contrastive_rate_falls_along_a_cosine() -> None:
     assert fcs.cosine(3e-4, 1.0) == pytest.approx(1e-6)
 
 
+def test_the_contrastive_rate_falls_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    train = fcs.Fcs.train
+
+    def watch(self: Any, model: Any, batches: Any, *arguments: Any, **options: Any) -> Any:
+        if options.get("rate") is not None:
+            rates.extend(options["rate"](step) for step in range(len(batches)))
+        return train(self, model, batches, *arguments, **options)
+
+    monkeypatch.setattr(fcs.Fcs, "train", watch)
+    unlearn(tiny_net(), "fcs", epochs=3, contrast_lr=3e-4)
+    assert rates == pytest.approx([fcs.cosine(3e-4, step / 6) for step in range(6)])
+
+
 def test_bad_options_are_told() -> None:
     with pytest.raises(UsageError, match="give epochs, not steps"):
         make_method("fcs", steps=10)

@@ -47,6 +47,14 @@ def test_masked_weights_end_bit_for_bit_as_they_began(optimizer: str) -> None:
     assert (before[mask] != after[mask]).mean() > 0.9
 
 
+def test_weights_that_no_score_depends_on_are_not_in_the_mask() -> None:
+    model = tiny_net()
+    spare = torch.nn.Parameter(torch.ones(3))
+    mask = saliency_mask(model, [*model.parameters(), spare], FORGET, 0.3)
+    assert not mask[-1].any()
+    assert torch.equal(mask[0], saliency_mask(model, list(model.parameters()), FORGET, 0.31)[0])
+
+
 def test_all_weights_move_with_a_share_of_one() -> None:
     model = tiny_net()
     result = unlearn(model, "salun", share=1.0, epochs=2, lr=0.05, weight_decay=0.2)

@@ -101,7 +101,9 @@ def saliency_mask(
     for images, labels in batches:
         device = parameters[0].device
         loss = classification_loss(model, images.to(device), labels.to(device))
-        torch._foreach_add_(total, torch.autograd.grad(loss, parameters))
+        found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        seen = [(sum_, gradient) for sum_, gradient in zip(total, found, strict=True) if gradient is not None]
+        torch._foreach_add_([sum_ for sum_, _ in seen], [gradient for _, gradient in seen])
     sizes = torch.cat([gradient.abs().flatten() for gradient in total])
     chosen = torch.zeros_like(sizes, dtype=torch.bool)
     chosen[sizes.topk(max(1, round(share * len(sizes)))).indices] = True
