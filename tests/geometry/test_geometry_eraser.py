@@ -44,6 +44,15 @@ def test_erasers_follow_each_other(seed: int, first: int, second: int) -> None:
     torch.testing.assert_close(one.then(projector)(x), projector(one(x)), rtol=1e-8, atol=1e-8)
 
 
+def test_under_autocast_nothing_is_left_of_what_was_read() -> None:
+    eraser = Eraser.onto(torch.randn(2, 64), torch.randn(2))
+    features = 10 * torch.randn(50, 64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        left = eraser(features)
+    torch.testing.assert_close(left, eraser(features))
+    assert left.dtype == torch.float32
+
+
 @settings(deadline=None, max_examples=30)
 @given(SEEDS)
 def test_folding_gives_the_same_scores(seed: int) -> None:

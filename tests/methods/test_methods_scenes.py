@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from torch import nn
 import pour
 from pour.data import Scenes, load_segmentation
 from pour.errors import UsageError
-from pour.methods import ForgetRequest
-from pour.methods.pixels import cell_distance, forgotten_cells, survey_cells
+from pour.methods import ForgetRequest, make_method
+from pour.methods.pixels import cell_distance, cell_means, forgotten_cells
 from pour.methods.teachers import without_dropout
 from pour.metrics.segmentation import segmentation_scores
 from pour.models import find_head, set_class_names, tap_features
+from pour.models.surgery import copy_model
 from pour.training import Recipe, Run, fit
 from pour.training.segmenter import class_weights, evaluate_segmenter, pixel_loss, scene_batches
 
@@ -158,19 +160,33 @@ def test_cells_that_touch_a_thin_thing_are_found() -> None:
     assert cells[0].tolist() == [[0, 1, 0, 0]] * 4
 
 
-def test_the_survey_is_that_of_the_forgotten_cells(original, train, run) -> None:
+def test_the_means_are_those_of_the_forgotten_cells(original, train, run) -> None:
     head = find_head(original)
     scenes = train.containing([CAR]).only([CAR])
-    survey = survey_cells(original, head, scene_batches(scenes, run), (CAR,), run)
+    fitter = cell_means(original, head, scene_batches(scenes, run), (CAR,), run)
     images = torch.tensor(scenes.images).permute(0, 3, 1, 2) / 255
     with torch.no_grad(), tap_features(original) as tap:
         original(images)
-    rows = tap.features.movedim(1, -1)[torch.tensor(scenes.masks) == CAR].double()
-    torch.testing.assert_close(survey.second_moment, rows.T @ rows / len(rows), rtol=1e-5, atol=1e-6)
-    row = head.weight[CAR].double()
-    removed = (rows @ row / row.norm()).square().mean()
-    projector = pour.Projector.from_directions(head.weight[[CAR]])
-    assert survey.removed(projector) == pytest.approx(float(removed), rel=1e-4)
+    mean = tap.features.movedim(1, -1)[torch.tensor(scenes.masks) == CAR].double().mean(dim=0)
+    expected = pour.Projector.from_directions(mean.unsqueeze(0))
+    torch.testing.assert_close(
+        fitter.projector(torch.eye(24)).double(), expected(torch.eye(24).double()), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("other_pixels", ["project", "keep", "ignore"])
+def test_the_rate_comes_from_the_loss_before_the_first_step(original, train, other_pixels: str) -> None:
+    """With all images in one batch as they are, the first step's loss is the one that the rate was made from."""
+    request, run = ForgetRequest.of_scenes(train, [CAR]), Run(seed=0, device="cpu", progress=False)
+    batch = len(request.forget)
+    assert batch <= 16, "one batch of the survey too"
+    method = make_method("pour-d", steps=1, batch_size=batch, augment=False, other_pixels=other_pixels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        method(copy_model(original), request.grant(method.needs, name="pour-d"), run)
+    said = {name: value for entry in run.history for name, value in entry.items()}
+    assert said["initial_loss"] == pytest.approx(said["loss"], rel=1e-4)
+    assert said["lr"] == pytest.approx(2.4e-3 / said["initial_loss"])
 
 
 def test_dropout_is_off_only_inside() -> None:

@@ -89,13 +89,19 @@ class Eraser(nn.Module):
                 f"features have width {features.shape[dim]} in dimension {dim}, the eraser was made for "
                 f"{self.num_features}; pass features of that width, or another dim."
             )
+        if torch.is_autocast_enabled(features.device.type):
+            # As with a projector: rounded products would leave part of what is to be removed.
+            with torch.autocast(features.device.type, enabled=False):
+                return self._erase(features, dim)
+        return self._erase(features, dim)
+
+    def _erase(self, features: Tensor, dim: int) -> Tensor:
         replies, readings, constant = (
             part.to(dtype=features.dtype, device=features.device)
             for part in (self.replies, self.readings, self.constant)
         )
         read = features.movedim(dim, -1) @ readings.T - constant
-        # Under autocast the products come in lower precision than the features.
-        return features - (read.to(features.dtype) @ replies).movedim(-1, dim).to(features.dtype)
+        return features - (read @ replies).movedim(-1, dim)
 
     def then(self, later: Eraser | Projector) -> Eraser:
         """The one eraser that does what this one and after it a ``later`` one do."""

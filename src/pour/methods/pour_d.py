@@ -15,7 +15,7 @@ from pour.geometry.projector import Projector
 from pour.methods.contract import register
 from pour.methods.forget_only import forget_accuracy
 from pour.methods.iterative import IterativeMethod
-from pour.methods.pixels import cell_distance, forgotten_cells, survey_cells
+from pour.methods.pixels import cell_distance, cell_means, forgotten_cells, maps_of
 from pour.methods.request import Need
 from pour.methods.teachers import frozen_copy, without_dropout
 from pour.models.classes import resolve_classes
@@ -27,7 +27,7 @@ from pour.models.tap import extract_features, tap_features, to_unit
 from pour.training.schedule import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch import nn
 
@@ -143,9 +143,10 @@ class PourD(IterativeMethod):
     ) -> tuple[Projector | Eraser, float]:
         """The projector, and the loss before the first step."""
         if request.pixelwise:
-            survey = survey_cells(model, head, request.forget.once(run), classes, run)
-            projector = self._projector(head, classes, survey.fitter).to(run.torch_device)
-            return projector, survey.removed(projector)
+            batches = request.forget.once(run)
+            fitter = cell_means(model, head, batches, classes, run) if self.direction == "means" else None
+            projector = self._projector(head, classes, fitter).to(run.torch_device)
+            return projector, self._initial_pixel_loss(model, head, projector, batches, classes, run)
         features, labels = _seen(model, request, run)
         maps = features.movedim(head.dim, -1)
         pooled = maps.flatten(1, -2).mean(dim=1) if maps.ndim > 2 else maps
@@ -153,6 +154,25 @@ class PourD(IterativeMethod):
         projector = self._projector(head, classes, fitter).to(features.device)
         removed = features - projector(features, dim=head.dim)
         return projector, removed.square().flatten(1).sum(1).mean().item()
+
+    def _initial_pixel_loss(
+        self,
+        model: nn.Module,
+        head: Head,
+        projector: Projector | Eraser,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        classes: tuple[int, ...],
+        run: Run,
+    ) -> float:
+        """The mean of the loss over scenes as they are; those without a cell of the class count too, as in training."""
+        total, count, shown = 0.0, 0, 0.0
+        for before, labels in maps_of(model, head, batches, run):
+            cells = forgotten_cells(model, labels, classes, (before.shape[2], before.shape[3]))
+            total += self._pixel_loss(before, projector(before, dim=head.dim), before, cells).item() * len(labels)
+            count, shown = count + len(labels), shown + cells.sum().item()
+        if not shown:
+            raise UsageError("The forget images show no pixel of the forgotten classes; check the masks.")
+        return total / count
 
     def _projector(self, head: Head, classes: tuple[int, ...], means: ProjectorFitter | None) -> Projector | Eraser:
         if self.directions is not None:
