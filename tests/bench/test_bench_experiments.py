@@ -10,6 +10,7 @@ from pour.bench import EXPERIMENTS, Row, benchmark_rows, freeze_tuning, get_expe
 from pour.bench import settings as settings_module
 from pour.bench.experiments import CONTROLS, PAPER, REFERENCES
 from pour.bench.settings import tuned_options
+from pour.bench.tuning_grid import TUNED_CLASSES
 from pour.errors import UsageError
 from pour.methods import IterativeMethod, Method, contract, get_method, list_methods
 
@@ -101,8 +102,10 @@ def test_tuned_options_come_from_a_tuning(tmp_path: Path, monkeypatch: pytest.Mo
     rows = {row.name: row for row in get_experiment("cifar10", tuning=tmp_path).rows}
     assert rows["delete-tuned"].resolved()["lr"] == 0.5
     for untuned in ("finetune-tuned", "scrub-tuned"):
-        assert rows[untuned].note == "not tuned: the method's defaults"
+        assert rows[untuned].note == "not tuned: the method's defaults, but batch_norm=frozen"
         assert rows[untuned].options == {"batch_norm": "frozen"}
+    assert rows["pour-d-tuned"].note == "not tuned: the method's defaults"
+    assert rows["duck-tuned"].note == "not tuned: the method's defaults, but epochs=4"
 
     frozen = tmp_path / "tuned.json"
     frozen.write_text(json.dumps({"cifar100": {"scrub": {"options": {"lr": 7.0}, "rule": "benchmark", "seed": 1}}}))
@@ -111,6 +114,41 @@ def test_tuned_options_come_from_a_tuning(tmp_path: Path, monkeypatch: pytest.Mo
     assert tuned_options("delete", "cifar10")[0]["lr"] == 0.5
     assert tuned_options("scrub", "cifar100")[0]["lr"] == 7.0
     assert tuned_options("scrub", "cifar10")[0] == {"batch_norm": "frozen"}
+
+
+def test_options_of_another_network_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result_file(tmp_path, "delete", dataset="cifar10", architecture="resnet18", forgotten=[4])
+    rows = {row.name: row for row in get_experiment("cifar10", tuning=tmp_path).rows}
+    assert rows["delete-tuned"].note.startswith("tuned by")
+    with pytest.raises(UsageError, match="tuned for delete on resnet18, not on resnet-small"):
+        get_experiment("cifar10", arch="resnet-small", tuning=tmp_path)
+    with pytest.raises(UsageError, match="tuned for delete on cifar10, not on cifar100"):
+        get_experiment("cifar100", tuning=tmp_path)
+
+    frozen = tmp_path / "tuned.json"
+    freeze_tuning(tmp_path, "cifar10", into=frozen)
+    monkeypatch.setattr(settings_module, "TUNED", frozen)
+    assert tuned_options("delete", "cifar10", architecture="resnet18")[0]["lr"] == 0.5
+    options, note = tuned_options("delete", "cifar10", architecture="resnet-small")
+    assert options == {"batch_norm": "frozen"}
+    assert note.startswith("not tuned")
+
+
+def test_what_ships_with_pour_says_what_it_was_tuned_on() -> None:
+    for dataset, methods in json.loads(settings_module.TUNED.read_text()).items():
+        for choice in methods.values():
+            assert choice["dataset"] == dataset
+            assert choice["architecture"] == get_experiment(dataset).architecture
+            assert tuple(choice["forgotten"]) == TUNED_CLASSES[dataset]
+
+
+def test_a_folder_without_tuning_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds no finished tuning by the rule benchmark\. Run pour tune"):
+        get_experiment("cifar10", tuning=tmp_path / "mistyped")
+    (tmp_path / "delete-user").mkdir()
+    (tmp_path / "delete-user" / "result.json").write_text("{}")
+    with pytest.raises(UsageError, match="delete-user was chosen by the rule user"):
+        get_experiment("cifar10", tuning=tmp_path)
 
 
 def test_a_tuning_that_cannot_be_read_is_told(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from bench_cells import small_grid
 import pour
 import pour.bench.work as work_module
 from pour.bench import CellKey, Outcome, Row, read_store, run_experiment
+from pour.bench.runner import _say_where_tuning_saw_the_test
 from pour.bench.store import read_cell, seal
 from pour.errors import DivergenceError, UsageError
 
@@ -266,3 +268,16 @@ def test_a_killed_walk_loses_at_most_the_running_cell(finished: Path, tmp_path: 
     assert cell_bytes(out) == cell_bytes(finished)
     untouched = out / "cells" / "forget-3" / "seed-0" / f"{ROWS[0]}.json"
     assert untouched.stat().st_mtime_ns == kept[untouched]
+
+
+def test_tuned_rows_on_the_class_of_the_tuning_are_warned_of(tmp_path: Path) -> None:
+    rows = (Row(name="delete-tuned", method="delete", setting="tuned", family="paper", note="tuned by the rule"),)
+    grid = small_grid(rows=rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _say_where_tuning_saw_the_test(grid)
+        _say_where_tuning_saw_the_test(small_grid(rows=(replace(rows[0], note="not tuned: ..."),), forget=((8,),)))
+    with pytest.warns(UserWarning, match="chosen on class 8"):
+        _say_where_tuning_saw_the_test(replace(grid, forget=((3,), (1, 8))))
+    with pytest.warns(UserWarning, match="chosen on seed 100"):
+        _say_where_tuning_saw_the_test(replace(grid, seeds=(100,)))

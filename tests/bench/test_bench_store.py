@@ -4,7 +4,7 @@ import io
 import json
 import tarfile
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from bench_cells import keep, made_up, table_grid
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pour.bench import CellKey, export_store, get_experiment, import_store, read_store
 from pour.bench.store import check_unmixed, read_cell, seal, unseal, write_experiment
 from pour.errors import UsageError
+from pour.training import get_recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,6 +73,31 @@ def test_cells_of_different_models_are_told() -> None:
     with pytest.raises(UsageError, match="2 different retrained models"):
         check_unmixed([CELL, retrained])
     check_unmixed([CELL, made_up(GRID, "pour-p", seed=1, models="b")])
+    without = replace(CELL, models={"original": CELL.models["original"]})
+    check_unmixed([without, without])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"architecture": "resnet-small"}, "differ in their architecture"),
+        ({"recipe": GRID.recipe.change(epochs=3)}, "differ in their recipe"),
+    ],
+)
+def test_cells_of_different_networks_are_told(changes: dict[str, Any], sentence: str) -> None:
+    other = made_up(replace(GRID, **changes), "pour-p", seed=1)
+    with pytest.raises(UsageError, match=sentence):
+        check_unmixed([CELL, other])
+
+
+def test_cells_of_different_precision_or_options_are_told() -> None:
+    later = made_up(GRID, "pour-p", seed=1)
+    check_unmixed([CELL, made_up(GRID, "pour-p"), later])
+    with pytest.raises(UsageError, match="differ in their precision"):
+        check_unmixed([CELL, replace(later, precision="bf16")])
+    setup = {**later.setup, "options": {**later.setup["options"], "direction": "scores"}}
+    with pytest.raises(UsageError, match="cells of pour-p have different options"):
+        check_unmixed([made_up(GRID, "pour-p"), replace(later, setup=setup)])
 
 
 def test_a_store_holds_one_experiment(tmp_path: Path) -> None:
@@ -79,6 +105,12 @@ def test_a_store_holds_one_experiment(tmp_path: Path) -> None:
     write_experiment(tmp_path, replace(GRID, seeds=(7,)))
     with pytest.raises(UsageError, match="holds results of cifar10, not of digits; give another folder"):
         write_experiment(tmp_path, get_experiment("digits"))
+    before = (tmp_path / "experiment.json").read_text()
+    with pytest.raises(UsageError, match=r"another architecture \(resnet18, not resnet-small\); give another folder"):
+        write_experiment(tmp_path, replace(GRID, architecture="resnet-small"))
+    with pytest.raises(UsageError, match=r"another recipe \(fast of 60, not short of 12\); give another folder"):
+        write_experiment(tmp_path, replace(GRID, recipe=get_recipe("short")))
+    assert (tmp_path / "experiment.json").read_text() == before
     with pytest.raises(UsageError, match="holds no results; run pour bench"):
         read_store(tmp_path / "elsewhere")
 

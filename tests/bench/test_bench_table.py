@@ -54,6 +54,25 @@ def test_mean_and_deviation_over_seeds(store: Path) -> None:
     assert [column.key for column in table.columns] == [*PAPER_COLUMNS, "probe"]
 
 
+def test_the_papers_attack_is_compared_on_the_encoders_features(tmp_path: Path) -> None:
+    """It was made on features before the projector, so that is the line it belongs to."""
+    for seed, (seen, raw) in enumerate(((0.40, 0.566), (0.41, 0.567), (0.42, 0.568))):
+        values = {"acc_r": 0.9, "acc_f": 0.0, "rmia_tpr": seen, "raw.rmia_tpr": raw, "raw.acc_r": 0.9}
+        keep(tmp_path, GRID, made_up(GRID, "pour-p", seed=seed, values=values))
+    table = make_table(tmp_path, against="paper")
+    encoder = next(row for row in table.rows if row.encoder)
+    assert table.row("pour-p").entries["rmia"].difference is None
+    assert encoder.entries["rmia"].difference is None
+    for seed in range(3):
+        values = {"acc_r": 0.9, "acc_f": 0.0, "rmia_tpr": 0.567, "raw.rmia_tpr": 0.9 + 0.01 * seed, "raw.acc_r": 0.9}
+        keep(tmp_path, GRID, made_up(GRID, "pour-p", seed=seed, values=values))
+    table = make_table(tmp_path, against="paper")
+    encoder = next(row for row in table.rows if row.encoder)
+    assert table.row("pour-p").entries["rmia"].difference is None
+    assert encoder.entries["rmia"].difference == "above"
+    assert encoder.entries["acc_r"].difference is None
+
+
 def test_rows_are_grouped_by_the_data_they_need(store: Path) -> None:
     table = make_table(store)
     groups = {row.name: row.group for row in table.rows}

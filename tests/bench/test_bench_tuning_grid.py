@@ -28,7 +28,8 @@ def test_every_iterative_method_is_tuned_on_what_no_table_reports(
 
     def spy(model: nn.Module, splits: Splits, method: str, **options: Any) -> TuningResult:
         calls.append((model, splits, method, options))
-        return TuningResult(method=method, rule="benchmark", seed=100, trials=(), best=None, note="")
+        facts: dict[str, Any] = {"dataset": splits.name, "architecture": None, "forgotten": splits.forgotten}
+        return TuningResult(method=method, rule="benchmark", seed=100, trials=(), best=None, note="", **facts)
 
     monkeypatch.setattr(tuning_grid, "tune", spy)
     results = tune_experiment(small_grid(), tmp_path, device="cpu", progress=False)
@@ -66,6 +67,7 @@ def test_methods_side_by_side_choose_what_one_after_the_other_would(tmp_path: Pa
         min((beside / f"{method}-benchmark").iterdir()).unlink()
     second = tune_experiment(grid, beside, device="cpu", jobs=2, progress=False)
     assert tuple(result.method for result in second) == methods
+    assert {(result.architecture, result.forgotten) for result in second} == {("resnet-digits", (8,))}
     for one, other in zip(first, second, strict=True):
         assert one.best == other.best
         again = [replace(trial, seconds=0) for trial in other.trials]
@@ -81,6 +83,8 @@ def test_wrong_use_is_told(tmp_path: Path) -> None:
         tune_experiment("digits", tmp_path, seed=0)
     with pytest.raises(UsageError, match="report seed 100 or class 3; tune on others"):
         tune_experiment("digits", tmp_path, forget=["3"])
+    with pytest.raises(UsageError, match="class 3, 8; tune on others"):
+        tune_experiment("digits", tmp_path, forget=["3", "8"])
     with pytest.raises(UsageError, match="Say which classes tuning mine should forget"):
         tune_experiment(small_grid(name="mine"), tmp_path)
     assert not any(tmp_path.iterdir())

@@ -11,6 +11,7 @@ from pour.bench.columns import BOTH_TEST_SETS, COLUMNS, PAPER_COLUMNS
 from pour.bench.settings import (
     CLOSED_FORM,
     CLOSED_FORM_BY_DATASET,
+    check_tuning,
     closed_form_options,
     common_options,
     tuned_options,
@@ -170,6 +171,7 @@ def benchmark_rows(
     only: Sequence[str] | None = None,
     tuning: Path | None = None,
     settings: Sequence[Setting] = ("common", "tuned"),
+    architecture: str | None = None,
 ) -> tuple[Row, ...]:
     """The references, then the paper's methods, controls, relatives and whatever else is registered.
 
@@ -178,7 +180,10 @@ def benchmark_rows(
         only: these methods instead of all.
         tuning: a folder of :func:`pour.bench.tune`; by default the tuned options that ship with pour.
         settings: which settings of an iterative method have a row.
+        architecture: the network; options that were tuned on another one are not taken.
     """
+    if tuning is not None:
+        check_tuning(tuning)
     others = [info.name for info in list_methods() if info.name not in {*PAPER, *CONTROLS, *RELATIVES, "retrain"}]
     families: dict[str, Family] = {
         **dict.fromkeys(PAPER, "paper"),
@@ -188,11 +193,11 @@ def benchmark_rows(
     rows = [Row(name=name, method=None, setting="reference", family="reference") for name in REFERENCES]
     for method, family in families.items():
         if only is None or method in only:
-            rows += _rows_of(method, family, dataset, tuning)
+            rows += _rows_of(method, family, dataset, tuning, architecture)
     return tuple(row for row in rows if row.setting in ("reference", "closed form", *settings))
 
 
-def _rows_of(method: str, family: Family, dataset: str, tuning: Path | None) -> list[Row]:
+def _rows_of(method: str, family: Family, dataset: str, tuning: Path | None, architecture: str | None) -> list[Row]:
     kind = get_method(method)
     if not issubclass(kind, IterativeMethod):
         variants = CLOSED_FORM_BY_DATASET.get((method, dataset)) or CLOSED_FORM.get(method, (method,))
@@ -206,7 +211,7 @@ def _rows_of(method: str, family: Family, dataset: str, tuning: Path | None) -> 
             )
             for variant in variants
         ]
-    options, note = tuned_options(method, dataset, tuning)
+    options, note = tuned_options(method, dataset, tuning, architecture=architecture)
     return [
         Row(
             name=f"{method}-common",
@@ -229,34 +234,42 @@ def _digits(tuning: Path | None) -> Experiment:
         recipe=get_recipe("digits"),
         forget=((3,),),
         seeds=(0, 1),
-        rows=benchmark_rows("digits", only=only, tuning=tuning),
+        rows=benchmark_rows("digits", only=only, tuning=tuning, architecture="resnet-digits"),
     )
 
 
 def _cifar(name: str, forget: tuple[int, ...], recipe: str, arch: str | None, tuning: Path | None) -> Experiment:
+    network = arch or "resnet18"
     return Experiment(
         name=name,
         dataset=name,
-        architecture=arch or "resnet18",
+        architecture=network,
         recipe=get_recipe(recipe),
         forget=tuple((label,) for label in forget),
         seeds=(0, 1, 2),
-        rows=benchmark_rows(name, tuning=tuning),
+        rows=benchmark_rows(name, tuning=tuning, architecture=network),
     )
 
 
 def _pathmnist(tuning: Path | None, weights: str | None, arch: str | None) -> Experiment:
     """The paper's domain shift: a pretrained backbone, a trained head, and test images from another clinic."""
     known = weights if weights in PRETRAINED else PATHMNIST_BACKBONE
+    network = arch or PRETRAINED[known].arch
     forget_only = [info.name for info in list_methods() if set(info.needs) <= {"forget"}]
     return Experiment(
         name="pathmnist",
         dataset="pathmnist",
-        architecture=arch or PRETRAINED[known].arch,
+        architecture=network,
         recipe=get_recipe("head"),
         forget=((0,),),
         seeds=(0, 1, 2),
-        rows=benchmark_rows("pathmnist", only=("finetune", "fcs", *forget_only), tuning=tuning, settings=("tuned",)),
+        rows=benchmark_rows(
+            "pathmnist",
+            only=("finetune", "fcs", *forget_only),
+            tuning=tuning,
+            settings=("tuned",),
+            architecture=network,
+        ),
         columns=BOTH_TEST_SETS,
         weights=weights or known,
         freeze_backbone=True,

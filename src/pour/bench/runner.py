@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from pour._progress import ProgressBar
 from pour.bench.experiments import Experiment, get_experiment
+from pour.bench.settings import NOT_TUNED
 from pour.bench.shared import ModelKey, SharedModels
 from pour.bench.store import CellKey, read_cell, write_experiment
+from pour.bench.tuning_grid import TUNED_CLASSES, TUNING_SEED
 from pour.bench.work import CACHE, ROLES, CellWorker, Work, cell_setup
 from pour.bench.workers import crew
 from pour.errors import PourError, UsageError
@@ -98,6 +101,7 @@ def run_experiment(
         forget=grid.forget if forget is None else _requests(forget, shared),
     )
     write_experiment(folder, grid)
+    _say_where_tuning_saw_the_test(asked)
     groups = [_Group(request, seed, asked.rows) for request in asked.forget for seed in asked.seeds]
     total = len(groups) * len(asked.rows)
     made: set[CellKey] = set()
@@ -111,6 +115,19 @@ def run_experiment(
                     raise PourError(f"The cells under {folder} were written but are not what was asked for; remove it.")
                 pending = left
     return Outcome(out=folder, done=len(made), kept=total - len(made), failed=tuple(_failures(folder, groups)))
+
+
+def _say_where_tuning_saw_the_test(asked: Experiment) -> None:
+    """Warn of rows whose options were chosen on a class or a seed that is asked for."""
+    if not any(row.setting == "tuned" and not row.note.startswith(NOT_TUNED) for row in asked.rows):
+        return
+    known = set(TUNED_CLASSES.get(asked.name, ()))
+    seen = sorted(known & {label for request in asked.forget for label in request})
+    if seen or TUNING_SEED in asked.seeds:
+        what = f"class {seen[0]}" if seen else f"seed {TUNING_SEED}"
+        warnings.warn(
+            f"The options of the tuned rows were chosen on {what}; they are no fair test of it.", stacklevel=3
+        )
 
 
 def _make(

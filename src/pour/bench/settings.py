@@ -10,11 +10,13 @@ from pour._files import write_text
 from pour.errors import UsageError
 from pour.methods.contract import get_method
 from pour.methods.iterative import IterativeMethod
+from pour.methods.unlearning import make_method
 
 __all__ = [
     "CLOSED_FORM",
     "CLOSED_FORM_BY_DATASET",
     "NOT_TUNED",
+    "check_tuning",
     "closed_form_options",
     "common_options",
     "freeze_tuning",
@@ -54,6 +56,8 @@ _STARTING_BY_DATASET: dict[tuple[str, str], dict[str, Any]] = {
     ("fcs", "pathmnist"): {"epochs": 2},
     ("pour-d", "pathmnist"): {"steps": 200},
 }
+# What a choice was made on.
+_SUBJECT = ("dataset", "architecture", "forgotten")
 # SGD at the rates that suit small convolutional networks destroys a pretrained transformer, whatever the method.
 _PRETRAINED = ("pathmnist",)
 _PRETRAINED_RATE = 3e-6
@@ -99,19 +103,48 @@ def closed_form_options(row: str, dataset: str) -> dict[str, Any]:
     return {**_CLOSED_FORM_OPTIONS.get(row, {}), **_CLOSED_FORM_BY_DATASET.get((row, dataset), {})}
 
 
-def tuned_options(method: str, dataset: str, folder: Path | None = None) -> tuple[dict[str, Any], str]:
+def tuned_options(
+    method: str, dataset: str, folder: Path | None = None, *, architecture: str | None = None
+) -> tuple[dict[str, Any], str]:
     """What tuning chose for a method, BatchNorm frozen, and where that comes from; the method's defaults without.
 
     Args:
         method: an iterative method.
         dataset: what it was tuned on.
         folder: where :func:`pour.bench.tune` wrote its trials; by default what ships with pour.
+        architecture: the network that the options are for. What ships with pour for another one is not taken; a folder
+            that was tuned on another one, or on other data, is refused.
     """
     frozen = {"batch_norm": "frozen", **starting_options(method, dataset)}
     found = _frozen_choice(method, dataset) if folder is None else _choice(folder, method)
+    if folder is not None and found is not None:
+        for what, wanted in (("dataset", dataset), ("architecture", architecture)):
+            if None not in (wanted, found[what]) and found[what] != wanted:
+                raise UsageError(
+                    f"{folder} was tuned for {method} on {found[what]}, not on {wanted}; run pour tune for it."
+                )
+    elif (
+        found is not None
+        and None not in (architecture, found["architecture"])
+        and found["architecture"] != architecture
+    ):
+        found = None
     if found is None:
-        return frozen, f"{NOT_TUNED}: the method's defaults" + (", AdamW at 3e-6" if dataset in _PRETRAINED else "")
+        own = make_method(method).options()
+        other = ", ".join(f"{name}={value}" for name, value in frozen.items() if own.get(name) != value)
+        return frozen, f"{NOT_TUNED}: the method's defaults" + (f", but {other}" if other else "")
     return {**frozen, **found["options"]}, f"tuned by the rule {found['rule']!r} with seed {found['seed']}"
+
+
+def check_tuning(folder: Path) -> None:
+    """Raise for a folder that holds no tuning for a benchmark, which would quietly leave all methods untuned."""
+    if any(folder.glob("*-benchmark/result.json")):
+        return
+    others = sorted(path.parent.name for path in folder.glob("*-user/result.json"))
+    hint = f"; {others[0]} was chosen by the rule user, for a user's own data" if others else ""
+    raise UsageError(
+        f"{folder} holds no finished tuning by the rule benchmark{hint}. Run pour tune --out {folder} first."
+    )
 
 
 def starting_options(method: str, dataset: str) -> dict[str, Any]:
@@ -151,7 +184,7 @@ def freeze_tuning(folder: str | Path, dataset: str, *, into: str | Path = TUNED)
 
 def _frozen_choice(method: str, dataset: str) -> dict[str, Any] | None:
     found: dict[str, Any] | None = _read(TUNED).get(dataset, {}).get(method) if TUNED.is_file() else None
-    return found
+    return None if found is None else {**dict.fromkeys(_SUBJECT), **found}
 
 
 def _choice(folder: Path, method: str) -> dict[str, Any] | None:
@@ -163,7 +196,8 @@ def _choice(folder: Path, method: str) -> dict[str, Any] | None:
         if result["best"] is None:
             return None
         options = result["trials"][result["best"]]["options"]
-        return {"options": options, "rule": result["rule"], "seed": result["seed"], "note": result["note"]}
+        facts = {name: result[name] for name in ("rule", "seed", "note")}
+        return {"options": options, **facts, **{name: result.get(name) for name in _SUBJECT}}
     except (KeyError, IndexError, TypeError) as error:
         raise UsageError(f"{path} is no tuning result ({error!r}); run pour tune again.") from error
 

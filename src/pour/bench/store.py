@@ -22,6 +22,9 @@ __all__ = ["Cell", "CellKey", "check_unmixed", "read_cell", "read_experiment", "
 SCHEMA = 1
 EXPERIMENT_FILE = "experiment.json"
 CELLS = "cells"
+# What decides how the models of a store came about.
+_START = ("weights", "freeze_backbone", "image_size", "head")
+_OF_ALL_CELLS = ("dataset", "architecture", "recipe", *_START)
 
 
 @dataclass(frozen=True, order=True)
@@ -167,12 +170,34 @@ def read_store(out: str | Path) -> list[Cell]:
 
 
 def check_unmixed(cells: Iterable[Cell]) -> None:
-    """Raise where cells of one seed were measured against different models."""
+    """Raise where cells cannot stand in one table.
+
+    Those of one seed must have been measured against the same models, all with networks of one kind, trained in one way
+    and run in one precision, and each row with the same options for every seed.
+    """
     seen: dict[tuple[str, int, tuple[int, ...]], set[str]] = defaultdict(set)
+    kinds: dict[str, set[str]] = defaultdict(set)
+    options: dict[str, set[str]] = defaultdict(set)
     for cell in cells:
         seen["original", cell.key.seed, ()].add(cell.models["original"])
         for role in ("retrained", "ceiling"):
-            seen[role, cell.key.seed, cell.key.forget].add(cell.models[role])
+            if role in cell.models:
+                seen[role, cell.key.seed, cell.key.forget].add(cell.models[role])
+        for name in _OF_ALL_CELLS:
+            kinds[name].add(json.dumps(cell.setup.get(name), sort_keys=True))
+        kinds["precision"].add(cell.precision)
+        options[cell.key.row].add(json.dumps(cell.setup.get("options"), sort_keys=True))
+    for name, found in kinds.items():
+        if len(found) > 1:
+            raise UsageError(
+                f"The cells of this store differ in their {name.replace('_', ' ')}; keep each kind in its own folder."
+            )
+    for row, found in options.items():
+        if len(found) > 1:
+            raise UsageError(
+                f"The cells of {row} have different options; run pour bench on this store, which redoes those that do "
+                "not match."
+            )
     for (role, seed, _), digests in seen.items():
         if len(digests) > 1:
             raise UsageError(
@@ -196,5 +221,19 @@ def write_experiment(out: Path, experiment: Experiment) -> None:
     if known is not None and known["name"] != experiment.name:
         raise UsageError(f"{out} holds results of {known['name']}, not of {experiment.name}; give another folder.")
     text = json.dumps(experiment.to_dict(), indent=1, sort_keys=True) + "\n"
+    asked = json.loads(text)
+    other = [name for name in _OF_ALL_CELLS if known is not None and known.get(name) != asked.get(name)]
+    if known is not None and other:
+        raise UsageError(
+            f"{out} holds results of {experiment.name} with another {other[0].replace('_', ' ')} "
+            f"({_brief(known.get(other[0]))}, not {_brief(asked.get(other[0]))}); give another folder."
+        )
     if known is None or (out / EXPERIMENT_FILE).read_text(encoding="utf-8") != text:
         write_text(out / EXPERIMENT_FILE, text)
+
+
+def _brief(value: Any) -> str:
+    """A recipe by its name and length, anything else as it is."""
+    if isinstance(value, dict):
+        return f"{value.get('name')} of {value.get('epochs') or value.get('steps')}"
+    return str(value)

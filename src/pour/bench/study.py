@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from pour._files import write_text
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.separation import separation_study
 from pour.bench.shared import ModelKey, SharedModels
+from pour.bench.store import write_experiment
 from pour.bench.trajectory import follow
 from pour.data.splits import Splits
 from pour.errors import UsageError
@@ -80,6 +82,7 @@ def run_study(
         grid, Path(out).resolve(), None if root is None else Path(root), str(resolve_device(device)), precision
     )
     options = {method: _options(grid, method) for method in SEPARATED}
+    write_experiment(shared.out, grid)
     forget = grid.forget[0]
     keys = {role: ModelKey.of(seed, role, forget) for role in ("original", "retrained")}
     for key in keys.values():
@@ -167,7 +170,9 @@ def _path(found: Mapping[str, Any]) -> MethodPath:
     looks = found["looks"]
 
     def series(name: str) -> tuple[float, ...]:
-        return tuple(float(look["terms"][_METRIC][name]) for look in looks)
+        # At a boundary, such as all of the class still recognised, some terms have no value.
+        values = (look["terms"][_METRIC][name] for look in looks)
+        return tuple(math.nan if value is None else float(value) for value in values)
 
     return MethodPath(
         steps=tuple(look["step"] for look in looks),

@@ -31,6 +31,10 @@ GROUPS: dict[Group, str] = {
 """The paper's groups, in its order; best and second best are marked in the last one."""
 
 
+# The paper attacks features before a projector.
+_PRINTED_OF_THE_ENCODER = ("rmia",)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """A measure of a row over its seeds, in the column's unit."""
@@ -245,6 +249,7 @@ def _beside_published(
     rows: list[TableRow], columns: tuple[Column, ...], dataset: str, cells: Mapping[str, Cell]
 ) -> list[TableRow]:
     result: list[TableRow] = []
+    with_encoder = {row.name for row in rows if row.encoder}
     for index, row in enumerate(rows):
         method = cells[row.name].setup["method"] or row.name
         # A second seed and a method's further variants have no line in the paper.
@@ -253,7 +258,9 @@ def _beside_published(
         printed = {key: value for key, value in paper.items() if value is not None}
         entries = dict(row.entries)
         for key, value in printed.items():
-            if key in entries and not row.encoder:
+            # The line that the paper measured too.
+            encoder = key in _PRINTED_OF_THE_ENCODER and row.name in with_encoder
+            if key in entries and row.encoder == encoder:
                 entries[key] = replace(entries[key], difference=differs(entries[key].mean, entries[key].std, value))
         result.append(replace(row, entries=entries))
         following = rows[index + 1] if index + 1 < len(rows) else None

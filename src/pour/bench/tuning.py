@@ -20,7 +20,7 @@ from pour.methods.iterative import IterativeMethod
 from pour.methods.request import ForgetRequest
 from pour.methods.unlearning import carry_out, make_method
 from pour.metrics.unlearning import aus
-from pour.models.history import unwrap
+from pour.models.history import architecture, unwrap
 from pour.models.state import digest
 from pour.models.surgery import copy_model
 from pour.models.tap import extract_features
@@ -56,6 +56,11 @@ class TuningResult:
     method: str
     rule: Rule
     seed: int
+    dataset: str
+    architecture: str | None
+    """Of the model, where its card tells."""
+    forgotten: tuple[int, ...]
+    """What the trials forgot."""
     trials: tuple[Trial, ...]
     best: int | None
     """Which of the trials; None where all failed."""
@@ -171,7 +176,18 @@ def tune(
             trials.append(trial)
             bar.update(len(trials))
     choice = choose(trials, original_accuracy=before)
-    result = TuningResult(method=method, rule=rule, seed=seed, trials=tuple(trials), best=choice.best, note=choice.note)
+    card = architecture(original)
+    result = TuningResult(
+        method=method,
+        rule=rule,
+        seed=seed,
+        dataset=splits.name,
+        architecture=None if card is None else card.name,
+        forgotten=tuple(splits.forgotten),
+        trials=tuple(trials),
+        best=choice.best,
+        note=choice.note,
+    )
     write_text(folder / "result.json", json.dumps(result.to_dict(), indent=2, default=str) + "\n")
     return result
 

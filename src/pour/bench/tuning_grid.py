@@ -76,7 +76,7 @@ def tune_experiment(
     where = str(resolve_device(device))
     shared = SharedModels(grid, Path(out).resolve(), None if root is None else Path(root), where, precision)
     classes = _classes(grid, shared, forget)
-    if seed in grid.seeds or classes in grid.forget:
+    if seed in grid.seeds or {label for request in grid.forget for label in request} & set(classes):
         raise UsageError(
             f"The tables of {grid.name} report seed {seed} or class {', '.join(map(str, classes))}; tune on others, "
             "or the tuned rows would have seen their own test."
