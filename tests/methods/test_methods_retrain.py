@@ -47,7 +47,7 @@ def test_options_change_the_recipe() -> None:
 
 
 def test_the_recipe_must_be_known() -> None:
-    with pytest.raises(UsageError, match=r"pass recipe= in the request.*fast, long, digits"):
+    with pytest.raises(UsageError, match=r"pass recipe= in the request.*fast, long, short, digits"):
         unlearn(tiny_net(), "retrain")
     with pytest.raises(UsageError, match="no recipe 'slow'"):
         make_method("retrain", recipe="slow")

@@ -56,11 +56,19 @@ class Images:
         if not isinstance(source, ImageSplit | Scenes) and iter(source) is source:
             raise UsageError("The request needs batches that can be read more than once, such as a DataLoader.")
 
-    def training(self, run: Run, *, batch_size: int, augment: bool = True, salt: int = 0) -> Epochs | Any:
-        """Shuffled batches for training; ``salt`` tells apart two loaders of the same run.
+    def training(
+        self, run: Run, *, batch_size: int, augment: bool = True, salt: int = 0, full: bool = False
+    ) -> Epochs | Any:
+        """Shuffled batches for training, in which an epoch holds every image once.
 
-        An epoch holds every image once. Left out is only a last batch that BatchNorm may not take: a single image, or
-        scenes too few to fill it.
+        Left out is only a last batch that BatchNorm may not take: a single image, or scenes too few to fill it.
+
+        Args:
+            run: seed and device.
+            batch_size: images to a batch.
+            augment: crop and mirror them at random.
+            salt: tells apart two loaders of the same run.
+            full: leave out every last batch that is not full, as training from scratch does.
         """
         seed = int(np.random.SeedSequence([run.seed, salt]).generate_state(1)[0]) if salt else run.seed
         if isinstance(self._source, Scenes):
@@ -84,7 +92,7 @@ class Images:
             seed=seed,
             shuffle=True,
             augment=Augment.for_images(side, flip=self._mirrors) if augment else None,
-            drop_last=len(self._source) % batch_size == 1,
+            drop_last=full or len(self._source) % batch_size == 1,
         )
 
     def once(self, run: Run, *, batch_size: int = _EVALUATION_BATCH) -> Iterable[tuple[Tensor, Tensor]]:

@@ -39,7 +39,7 @@ class Retrain(Method):
     cost: ClassVar[str] = "a full training"
 
     recipe: str | None = None
-    """Name of a recipe (fast, long, digits); by default the recipe of the request, how the original was trained."""
+    """Name of a recipe (fast, long, short, digits); by default the recipe of the request, how the original was trained."""
     epochs: int | None = None
     """Passes over the retained images, instead of the recipe's."""
     lr: float | None = None
@@ -61,7 +61,7 @@ class Retrain(Method):
             )
         recipe = self._chosen(known)
         fresh = fresh_model(model, request, run)
-        batches = request.retain.training(run, batch_size=recipe.batch_size, augment=recipe.augment)
+        batches = request.retain.training(run, batch_size=recipe.batch_size, augment=recipe.augment, full=True)
         log = fit(fresh, batches, recipe, run, description=self.name)
         for step, loss in enumerate(log.losses):
             run.log(step, loss=loss)
