@@ -15,7 +15,8 @@ from pour.auditing.relearning import Relearning
 from pour.data.dataset import ImageDataset
 from pour.data.splits import Part, Splits
 from pour.errors import UsageError
-from pour.models.classes import resolve_classes
+from pour.models.classes import check_data, resolve_classes
+from pour.models.head import find_head
 from pour.training.run import Precision
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pour.auditing.features import Role
     from pour.auditing.report import AuditReport
     from pour.models.classes import ClassRequest
+    from pour.models.head import Example
 
 __all__ = ["audit"]
 
@@ -48,6 +50,7 @@ def audit(
     cache: str | os.PathLike[str] | None = None,
     cache_unlearned: bool = False,
     head: str | None = None,
+    example: Example | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     precision: Precision | None = None,
@@ -74,6 +77,7 @@ def audit(
         cache: a folder that keeps the features of the reference models for the next audit.
         cache_unlearned: keep the unlearned model's features there too, for another audit of the same model.
         head: name of the models' head, where it is not found by itself.
+        example: a small batch of inputs on which to trace the head of the original instead; the others' is the same.
         seed: fixes the choice of images and folds.
         device: where to compute, by default the GPU where there is one.
         precision: fp32 (the default) or bf16 for running the networks; metrics are always in float64.
@@ -107,6 +111,10 @@ def audit(
         "retrained_second": retrained_second,
     }
     models = {role: model for role, model in given.items() if model is not None}
+    for model in models.values():
+        check_data(model, channels=splits.train.whole.image_shape[2], names=splits.classes)
+    if head is None and example is not None:
+        head = find_head(original, example=example).name
     labels, counts = np.unique(splits.train.whole.labels, return_counts=True)
     join_processes()
     auditor = Auditor(

@@ -39,7 +39,7 @@ class Retrain(Method):
     cost: ClassVar[str] = "a full training"
 
     recipe: str | None = None
-    """Name of a recipe (fast, long, short, digits); by default the recipe of the request, how the original was trained."""
+    """Name of a recipe (fast, long, digits, ...); by default that of the request, how the original was trained."""
     epochs: int | None = None
     """Passes over the retained images, instead of the recipe's."""
     lr: float | None = None

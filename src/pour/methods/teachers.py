@@ -44,7 +44,8 @@ def fresh_model(model: nn.Module, request: Granted, run: Run) -> nn.Module:
     """A freshly initialised network of the request, drawn with the run's seed alone; ``model`` says how many scores."""
     with run.seeded():
         fresh = request.build()
-    found, wanted = find_head(fresh).num_classes, find_head(model).num_classes
+    own = find_head(model)
+    found, wanted = find_head(fresh, head=own.name).num_classes, own.num_classes
     if found != wanted:
         raise UsageError(
             f"build= made a model with {found} scores, but the model at hand has {wanted}; build the same."

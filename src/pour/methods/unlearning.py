@@ -12,7 +12,7 @@ from pour.errors import UsageError
 from pour.methods.contract import Method, get_method, list_methods
 from pour.methods.request import ForgetRequest
 from pour.models import history as cards
-from pour.models.classes import resolve_classes
+from pour.models.classes import check_data, resolve_classes
 from pour.models.head import find_head
 from pour.models.registry import rebuild
 from pour.models.state import digest
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pour.data.splits import Splits
+    from pour.models.head import Example
     from pour.training.run import Precision
 
 __all__ = ["carry_out", "make_method", "request_of", "unlearn"]
@@ -66,6 +67,7 @@ def request_of(
         recipe: the name of the recipe that the original was trained with, for retraining.
         seed: fixes the held-out images.
     """
+    check_data(model, channels=splits.train.whole.image_shape[2], names=splits.classes)
     build = None
     architecture = cards.architecture(model)
     if architecture is not None:
@@ -85,6 +87,8 @@ def unlearn(
     precision: Precision | None = None,
     progress: bool = True,
     compile: bool = False,
+    head: str | None = None,
+    example: Example | None = None,
     **options: Any,
 ) -> nn.Module:
     """Return a copy of ``model`` that has forgotten what the request names; the model passed in is never changed.
@@ -99,6 +103,8 @@ def unlearn(
         progress: show a progress bar.
         compile: compile the encoder that an iterative method trains; worth it on a GPU for long runs, or for many in
             one process.
+        head: dotted name of the head, if it is not found by itself; the result remembers it.
+        example: a small batch of inputs on which to trace the head instead.
         options: the method's options, where it is given by name.
 
     Returns:
@@ -117,16 +123,19 @@ def unlearn(
     else:
         method = make_method(method, **options)
     run = Run(seed=seed, device=device, precision=precision, progress=progress, compile=compile)
-    return carry_out(model, request, method, run)
+    told = None if head is None and example is None else find_head(model, head=head, example=example).name
+    return carry_out(model, request, method, run, head=told)
 
 
-def carry_out(model: nn.Module, request: ForgetRequest, method: Method, run: Run) -> nn.Module:
+def carry_out(
+    model: nn.Module, request: ForgetRequest, method: Method, run: Run, *, head: str | None = None
+) -> nn.Module:
     """:func:`unlearn` for a caller who has a method and a run; what the run has logged before stays out of it."""
     run = dataclasses.replace(run, history=[])
     original = cards.unwrap(model)
-    head = find_head(original)
+    found = find_head(original, head=head)
     names = cards.class_names(original)
-    classes = resolve_classes(request.classes, num_classes=head.num_classes, class_names=names)
+    classes = resolve_classes(request.classes, num_classes=found.num_classes, class_names=names)
     if request.pixelwise and not method.pixelwise:
         able = ", ".join(info.name for info in list_methods() if get_method(info.name).pixelwise)
         raise UsageError(f"{method.name} takes a label to an image, not to a pixel; on scenes use one of {able}.")
@@ -136,11 +145,13 @@ def carry_out(model: nn.Module, request: ForgetRequest, method: Method, run: Run
     started = time.perf_counter()
     known = len(cards.history(original))
     work = copy_model(original)
+    if head is not None:
+        cards.set_head_name(work, head)
     with run.seeded():
         result = method(work, granted, run)
     result.to(device_of(original)).eval()
     if result is not work and not cards.history(result):
-        cards.copy_card(original, result)
+        cards.copy_card(work, result)
     if len(cards.history(result)) == known:
         cards.add_record(
             result,

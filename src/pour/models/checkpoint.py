@@ -63,6 +63,8 @@ class Header:
     digest: str
     """SHA-256 of the state dict."""
     pour_version: str
+    head: str | None = None
+    """Dotted name of the head, where the model was told."""
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:
@@ -71,6 +73,8 @@ class Header:
         for record in records:
             record.pop("seconds")
         fields = {**dataclasses.asdict(self), "history": records}
+        if self.head is None:
+            fields.pop("head")
         for entry in fields["projections"]:
             # A file without dual encoders stays readable for versions that know none.
             if not entry["behind"]:
@@ -97,6 +101,7 @@ class Header:
             aliases=data["aliases"],
             digest=data["digest"],
             pour_version=data["pour_version"],
+            head=data.get("head"),
             format_version=data["format_version"],
         )
 
@@ -150,6 +155,7 @@ def save(
         aliases=aliases,
         digest=digest(state),
         pour_version=__version__,
+        head=cards.head_name(model),
     )
     text = header.to_json()
     with atomic_path(target) as temporary:
@@ -194,7 +200,13 @@ def load(
             raise UsageError(f"{source} was altered after it was saved: its weights do not match its digest.")
         result = _with_projectors(result, header, state, str(source))
         load_into(result, state, source=str(source))
-        cards.set_card(result, history=header.history, class_names=header.class_names, architecture=header.architecture)
+        cards.set_card(
+            result,
+            history=header.history,
+            class_names=header.class_names,
+            architecture=header.architecture,
+            head=header.head,
+        )
     return result.to(device).eval() if device is not None else result.eval()
 
 

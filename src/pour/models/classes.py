@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import difflib
 import operator
+import warnings
 from collections.abc import Sequence
-from typing import SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 from pour.errors import UsageError
+from pour.models import history as cards
 
-__all__ = ["ClassRequest", "resolve_classes"]
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["ClassRequest", "check_data", "resolve_classes"]
 
 ClassRequest = Sequence[int | str] | int | str
 """One class or several, each an index or a name."""
@@ -98,3 +103,35 @@ def _index_of_name(name: str, num_classes: int, class_names: Sequence[str] | Non
     shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
     hint = f"did you mean {by_lower[close[0]]!r}?" if close else f"the classes are {shown}."
     raise UsageError(f"There is no class called {name!r}; {hint}")
+
+
+def check_data(model: nn.Module, *, channels: int, names: Sequence[str]) -> None:
+    """Raise where ``model`` says of itself that it is for other images or other classes.
+
+    Args:
+        model: any classifier; one that says nothing of itself is taken as it is.
+        channels: of the images.
+        names: the classes of the data; names that are mere numbers are not compared.
+    """
+    card = cards.architecture(model)
+    wanted = None if card is None else card.options.get("in_channels")
+    if wanted is not None and wanted != channels:
+        raise UsageError(
+            f"The model takes images of {wanted} channel{'s' * (wanted != 1)}, and these have {channels}; give the "
+            "data that it was trained on."
+        )
+    scores = None if card is None else card.options.get("num_classes")
+    if scores is not None and scores != len(names):
+        raise UsageError(
+            f"The model has scores for {scores} classes, and the data have {len(names)}; give the data that it was "
+            "trained on."
+        )
+    known = cards.class_names(model)
+    numbers = tuple(str(index) for index in range(len(names)))
+    if known is None or len(known) != len(names) or numbers in (known, tuple(names)) or known == tuple(names):
+        return
+    odd = next(index for index in range(len(names)) if known[index] != names[index])
+    told = f"Class {odd} is {known[odd]!r} to the model and {names[odd]!r} in the data"
+    if set(known) == set(names):
+        raise UsageError(f"{told}: the same classes in another order; bring the labels into the model's order.")
+    warnings.warn(f"{told}; make sure that their orders agree.", stacklevel=3)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from pour.errors import UsageError
-from pour.models.history import unwrap
+from pour.models.history import head_name, unwrap
 from pour.models.output import output_tensors
 from pour.models.projected import ProjectedHead, is_head_layer
 from pour.models.resnet import ResNet
@@ -82,9 +82,9 @@ class Head:
 def find_head(model: nn.Module, *, head: str | None = None, example: Example | None = None) -> Head:
     """Find the layer whose output is the class scores.
 
-    In this order: the layer called ``head``; a head projected before; the known place in our own, torchvision,
-    timm and transformers models; the layer whose output is the model's output when it runs on ``example``;
-    the only linear layer of the model.
+    In this order: the layer called ``head``; a head projected before; the layer that the model was told is its head;
+    the known place in our own, torchvision, timm and transformers models; the layer whose output is the model's output
+    when it runs on ``example``; the only linear layer of the model.
 
     Args:
         model: Any classifier; it is left as it was.
@@ -105,6 +105,9 @@ def find_head(model: nn.Module, *, head: str | None = None, example: Example | N
     projected = [name for name, module in model.named_modules() if isinstance(module, ProjectedHead)]
     if len(projected) > 1:
         raise _ambiguous(model, projected)
+    told = head_name(model)
+    if not projected and told is not None:
+        return _checked(model, _named(model, told))
     name = projected[0] if projected else _family(model)
     if name is None:
         candidates = [name for name, module in model.named_modules() if is_head_layer(module)]

@@ -22,10 +22,12 @@ __all__ = [
     "architecture",
     "class_names",
     "copy_card",
+    "head_name",
     "history",
     "set_architecture",
     "set_card",
     "set_class_names",
+    "set_head_name",
 ]
 
 # A plain attribute of the model: deepcopy takes it along, and state dicts do not see it.
@@ -92,6 +94,7 @@ class _Card:
     history: list[Record] = field(default_factory=list)
     class_names: tuple[str, ...] | None = None
     architecture: Architecture | None = None
+    head: str | None = None
 
 
 def _plain(value: Any) -> Any:
@@ -168,20 +171,31 @@ def architecture(model: nn.Module) -> Architecture | None:
     return _card(model).architecture
 
 
+def set_head_name(model: nn.Module, name: str) -> None:
+    """Tell ``model`` which of its layers is the head, where it is not found by itself."""
+    _card(model).head = name
+
+
+def head_name(model: nn.Module) -> str | None:
+    """The dotted name of the head as it was told, or None."""
+    return _card(model).head
+
+
 def set_card(
     model: nn.Module,
     *,
     history: Sequence[Record],
     class_names: Sequence[str] | None,
     architecture: Architecture | None,
+    head: str | None = None,
 ) -> None:
-    """Replace everything that ``model`` knows about itself."""
+    """Replace everything that ``model`` knows about itself; without ``head`` it keeps what it was told of that."""
     names = None if class_names is None else tuple(class_names)
-    card = _Card(history=list(history), class_names=names, architecture=architecture)
+    card = _Card(history=list(history), class_names=names, architecture=architecture, head=head or _card(model).head)
     object.__setattr__(unwrap(model), _ATTRIBUTE, card)
 
 
 def copy_card(source: nn.Module, target: nn.Module) -> None:
-    """Give ``target`` the history, class names and architecture of ``source``."""
+    """Give ``target`` the history, class names, architecture and head's name of ``source``."""
     card = _card(source)
     object.__setattr__(unwrap(target), _ATTRIBUTE, dataclasses.replace(card, history=list(card.history)))

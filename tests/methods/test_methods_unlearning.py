@@ -1,0 +1,120 @@
+"""The one call on networks and data of a user's own."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from small_requests import small_request
+from torch import nn
+
+import pour
+from pour.errors import UsageError
+from pour.methods import make_method, request_of
+from pour.models import build_model, find_head, set_class_names
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pour.data.splits import Splits
+
+
+def network() -> nn.Module:
+    """Two linear layers, either of which could be the head."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 6), nn.ReLU(), nn.Linear(6, 4)).eval()
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("pour-p", {}),
+        ("pour-d", {"steps": 2}),
+        ("delete", {"steps": 2}),
+        ("leace", {}),
+        ("masked-head", {}),
+        ("boundary-expand", {"steps": 2}),
+        ("bad-teacher", {"epochs": 1}),
+        ("retrain", {"recipe": "digits", "epochs": 1}),
+    ],
+)
+@pytest.mark.parametrize("told", [{"head": "3"}, {"example": torch.zeros(1, 1, 6, 6)}])
+def test_a_head_that_is_not_found_by_itself(
+    tmp_path: Path, method: str, options: dict[str, Any], told: dict[str, Any]
+) -> None:
+    model, request = network(), small_request(build=network)
+    before = copy.deepcopy(model.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        result = pour.unlearn(model, request, method=method, device="cpu", progress=False, **told, **options)
+    assert find_head(result).name == "3"
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+    with pytest.raises(UsageError, match="any could be its head"):
+        find_head(model)
+    pour.save(result, tmp_path / "m.safetensors")
+    again = pour.load(tmp_path / "m.safetensors", network())
+    assert find_head(again).name == "3"
+    images = torch.rand(5, 1, 6, 6)
+    assert torch.equal(again(images), result(images))
+    assert pour.history(again)[-1].method == method
+
+
+def test_without_being_told_it_says_what_to_pass() -> None:
+    with pytest.raises(UsageError, match="name it with head=, or pass example="):
+        pour.unlearn(network(), small_request(), method="pour-d", device="cpu")
+    with pytest.raises(UsageError, match="no layer called 'seven'"):
+        pour.unlearn(network(), small_request(), method="pour-d", device="cpu", head="seven")
+
+
+def test_an_audit_traces_the_head(digits_splits: Splits) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+    report = pour.audit(
+        original=model,
+        unlearned=pour.forget(model, classes=[3], head="3"),
+        data=digits_splits,
+        example=torch.zeros(1, 1, 8, 8),
+        device="cpu",
+        progress=False,
+    )
+    assert report.value("acc_f") == 0
+
+
+@pytest.mark.parametrize(
+    ("channels", "classes", "sentence"),
+    [
+        (3, 10, "takes images of 3 channels, and these have 1"),
+        (1, 7, "scores for 7 classes, and the data have 10"),
+    ],
+)
+def test_data_of_another_kind_are_refused(digits_splits: Splits, channels: int, classes: int, sentence: str) -> None:
+    model = build_model("resnet-digits", classes, in_channels=channels, image_size=8)
+    with pytest.raises(UsageError, match=sentence):
+        request_of(digits_splits, make_method("pour-d"), model)
+    with pytest.raises(UsageError, match=sentence):
+        pour.audit(original=model, unlearned=model, data=digits_splits, device="cpu", progress=False)
+
+
+def test_classes_in_another_order_are_refused(digits_splits: Splits) -> None:
+    letters = tuple("abcdefghij")
+    splits = replace(digits_splits, classes=letters)
+    model = build_model("resnet-digits", 10, in_channels=1, image_size=8)
+    method = make_method("pour-d")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        request_of(splits, method, model)
+        set_class_names(model, letters)
+        request_of(splits, method, model)
+        # Names that are mere numbers say nothing.
+        request_of(digits_splits, method, model)
+    set_class_names(model, letters[::-1])
+    with pytest.raises(
+        UsageError, match="Class 0 is 'j' to the model and 'a' in the data: the same classes in another"
+    ):
+        request_of(splits, method, model)
+    set_class_names(model, [letter.upper() for letter in letters])
+    with pytest.warns(UserWarning, match="Class 0 is 'A' to the model and 'a' in the data; make sure"):
+        request_of(splits, method, model)
