@@ -9,9 +9,13 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 import pour
 from pour._torchvision import torchvision_works
+from pour.cli.scenes import open_segmenter
+from pour.cli.terminal import PlainWeights
+from pour.data import load_segmentation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,6 +109,15 @@ def test_bench_and_table(trained, small_world, tmp_path) -> None:
     moved = succeed("bench", "camvid", "--out", store, "--export", tmp_path / "cells.tar", root=small_world)
     assert "5 cells in" in moved.stdout
     assert (tmp_path / "cells.tar").is_file()
+
+
+def test_plain_weights_take_a_normalisation(small_world, tmp_path) -> None:
+    scenes, file = load_segmentation("camvid", small_world), tmp_path / "plain.pt"
+    torch.save(pour.build_model(ARCH, scenes.num_classes).model.state_dict(), file)
+    plain = PlainWeights.of(ARCH, "0.1,0.2,0.3", "0.5", file)
+    found = open_segmenter(file, plain, scenes).normalize
+    assert found.mean.flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
+    assert found.std.flatten().tolist() == pytest.approx([0.5, 0.5, 0.5])
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pour.auditing.cache import FeatureCache, split_digest
 from pour.auditing.features import Tapper, stratified_rows
 from pour.data.dataset import ImageSplit
 from pour.errors import UsageError
+from pour.models import NormalizedModel
 
 CPU = torch.device("cpu")
 
@@ -200,6 +201,17 @@ def test_the_cache_knows_what_it_holds(tmp_path, counted, change):
         options["precision"] = "bf16"
     make_tapper(cache=tmp_path, **options).tap(model, "original")
     assert len(counted) == 4
+
+
+def test_the_cache_knows_the_size_that_images_are_brought_to(tmp_path, counted):
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(3, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 4)).eval()
+    seen = [
+        make_tapper(cache=tmp_path).tap(NormalizedModel(body, [0.5] * 3, [0.25] * 3, resize=size), "original")
+        for size in (None, 3)
+    ]
+    assert len(counted) == 4
+    assert not torch.allclose(seen[0].rows("test"), seen[1].rows("test"), atol=1e-3)
 
 
 def test_the_unlearned_model_is_not_kept(tmp_path):

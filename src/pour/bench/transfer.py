@@ -53,7 +53,7 @@ def export_store(out: str | Path, tar: str | Path, *, overwrite: bool = False) -
     return len(cells)
 
 
-def import_store(tar: str | Path, out: str | Path, *, overwrite: bool = False) -> int:
+def import_store(tar: str | Path, out: str | Path, *, overwrite: bool = False, experiment: str | None = None) -> int:
     """Take the cells of an exported store into another; returns how many were new.
 
     Everything is checked before anything is written: names that lead out of the store, links, damaged cells, cells
@@ -63,11 +63,12 @@ def import_store(tar: str | Path, out: str | Path, *, overwrite: bool = False) -
         tar: a file of :func:`export_store`.
         out: the store, made where there is none.
         overwrite: let cells replace different ones of the same place.
+        experiment: whose results these must be; by default those of the store, or any where there is none.
     """
     source, folder = Path(tar), Path(out)
     texts = _members(source)
     cells = _cells(texts, source)
-    _check_same_experiment(texts, folder, source)
+    _check_same_experiment(texts, folder, source, experiment)
     known = {cell.key: cell for cell in read_store(folder)} if cell_files(folder) else {}
     fresh = {name: cell for name, cell in cells.items() if known.get(cell.key) != cell}
     clashes = sorted(name for name, cell in fresh.items() if cell.key in known)
@@ -120,13 +121,19 @@ def _cells(texts: dict[str, str], source: Path) -> dict[str, Cell]:
     return cells
 
 
-def _check_same_experiment(texts: dict[str, str], folder: Path, source: Path) -> None:
+def _check_same_experiment(texts: dict[str, str], folder: Path, source: Path, expected: str | None) -> None:
     known = read_experiment(folder)
-    if known is None or EXPERIMENT_FILE not in texts:
+    if EXPERIMENT_FILE not in texts:
+        if expected is not None:
+            raise UsageError(
+                f"{source} does not say whose results it holds; export a store that has {EXPERIMENT_FILE}."
+            )
         return
     try:
         name = json.loads(texts[EXPERIMENT_FILE])["name"]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{EXPERIMENT_FILE} in {source} is damaged; export the store again.") from error
-    if name != known["name"]:
+    if expected is not None and name != expected:
+        raise UsageError(f"{source} holds results of {name}, not of {expected}; give the file of that experiment.")
+    if known is not None and name != known["name"]:
         raise UsageError(f"{folder} holds results of {known['name']}, and {source} those of {name}.")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import pour
-from pour.cli.flags import Data, Device, Forget, PrecisionFlag, Quiet, Root, Seed
+from pour.cli.flags import Data, Device, Forget, Mean, PrecisionFlag, Quiet, Root, Seed, Std, refuse_unread
 from pour.cli.scenes import audit_scenes
-from pour.cli.terminal import open_model, show
+from pour.cli.terminal import PlainWeights, open_model, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +38,8 @@ def audit(
         Path | None, typer.Option(help="Another seed of it: the ceiling of similarities, the floor of distances.")
     ] = None,
     arch: Annotated[str | None, typer.Option(help="The architecture, for files of plain weights.")] = None,
+    mean: Mean = None,
+    std: Std = None,
     limit: Annotated[int | None, typer.Option(help="At most this many training images on each side.")] = None,
     relearn: Annotated[bool, typer.Option("--relearn", help="Also run the relearn attack, which trains.")] = False,
     layers: Annotated[bool, typer.Option("--layers", help="Also compare the models layer by layer.")] = False,
@@ -55,13 +57,18 @@ def audit(
     from pour.data.registry import is_segmentation
     from pour.data.splits import Splits
 
-    if is_segmentation(data):
+    scenes = is_segmentation(data)
+    if scenes:
+        unread = {"--retrained-second": retrained_second, "--relearn": relearn, "--layers": layers, "--cache": cache}
+        refuse_unread(unread, "on segmentation data")
+    plain = PlainWeights.of(arch, mean, std, original, unlearned, retrained, retrained_second)
+    if scenes:
         result = audit_scenes(
             {"original": original, "unlearned": unlearned, "retrained": retrained},
             data,
             root,
             forget,
-            arch=arch,
+            plain=plain,
             limit=limit,
             seed=seed,
             device=device,
@@ -73,13 +80,13 @@ def audit(
         return
     dataset = pour.load_dataset(data, root)
     splits = Splits.of(dataset, forget)
-    before, after = open_model(original, arch, dataset), open_model(unlearned, arch, dataset)
-    reference = None if retrained is None else open_model(retrained, arch, dataset)
+    before, after = open_model(original, plain, dataset), open_model(unlearned, plain, dataset)
+    reference = None if retrained is None else open_model(retrained, plain, dataset)
     result = pour.audit(
         original=before,
         unlearned=after,
         retrained=reference,
-        retrained_second=None if retrained_second is None else open_model(retrained_second, arch, dataset),
+        retrained_second=None if retrained_second is None else open_model(retrained_second, plain, dataset),
         data=splits,
         limit=limit,
         relearn=relearn,

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Table
 
+import pour
 from pour._files import write_text
-from pour.cli.flags import Compile, Device, GridArch, GridRecipe, Overwrite, PrecisionFlag, Quiet, Root, Seed
+from pour.cli.flags import (
+    Compile,
+    Device,
+    GridArch,
+    GridRecipe,
+    Overwrite,
+    PrecisionFlag,
+    Quiet,
+    Root,
+    Seed,
+    refuse_unread,
+)
 from pour.cli.scenes import bench_scenes, table_scenes
-from pour.cli.terminal import show
-from pour.cli.zeroshot import TextFile, bench_zero_shot, table_zero_shot
+from pour.cli.terminal import show, tell_outcome
+from pour.cli.zeroshot import TextFile, bench_zero_shot
 from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from pour.bench import Experiment as Grid
 
 __all__ = ["bench", "table", "tune"]
 
@@ -87,11 +102,7 @@ def bench(
     from pour.data.registry import is_segmentation
 
     folder = out or Path("runs") / experiment
-    if import_ is not None:
-        typer.echo(f"{import_store(import_, folder, overwrite=overwrite)} new cells from {import_}")
-    if export is not None:
-        typer.echo(f"{export_store(folder, export, overwrite=overwrite)} cells in {export}")
-        return
+    chosen_seeds = None if seeds is None else parse_seeds(seeds)
     flags: dict[str, object] = {
         "--tuning": tuning,
         "--ray": ray,
@@ -99,10 +110,15 @@ def bench(
         "--epochs": epochs,
         "--limit": limit,
     }
-    flags["--compile"] = compile or None
-    flags |= {"--arch": arch, "--recipe": recipe}
+    flags |= {"--compile": compile, "--arch": arch, "--recipe": recipe}
     flags |= {"--data": data, "--text": text, "--names": names, "--jobs": None if jobs == 1 else jobs}
     _refuse_foreign(experiment, flags)
+    if import_ is not None:
+        new = import_store(import_, folder, overwrite=overwrite, experiment=experiment)
+        typer.echo(f"{new} new cells from {import_}")
+    if export is not None:
+        typer.echo(f"{export_store(folder, export, overwrite=overwrite)} cells in {export}")
+        return
     if is_segmentation(experiment):
         bench_scenes(
             experiment,
@@ -110,7 +126,7 @@ def bench(
             root=root,
             weights=weights,
             methods=methods,
-            seeds=None if seeds is None else parse_seeds(seeds),
+            seeds=chosen_seeds,
             forget=forget,
             epochs=epochs,
             limit=limit,
@@ -128,7 +144,7 @@ def bench(
             names=names,
             root=root,
             rows=methods,
-            seeds=None if seeds is None else parse_seeds(seeds),
+            seeds=chosen_seeds,
             forget=forget,
             epochs=epochs,
             device=device,
@@ -142,7 +158,7 @@ def bench(
         folder,
         root=root,
         methods=methods,
-        seeds=None if seeds is None else parse_seeds(seeds),
+        seeds=chosen_seeds,
         forget=forget,
         device=device,
         precision=precision,  # type: ignore[arg-type]
@@ -152,8 +168,19 @@ def bench(
         progress=not quiet,
     )
     if not quiet:
-        show_table(make_table(folder))
-    typer.echo(f"{outcome.done} cells made, {outcome.kept} were there: {folder}")
+        for request in _requests(grid, root, forget):
+            show_table(make_table(folder, forget=request))
+    tell_outcome(outcome, folder)
+
+
+def _requests(grid: Grid, root: Path | None, forget: list[str] | None) -> list[tuple[int, ...] | None]:
+    """The requests that --forget names, by index; without it None, which stands for the experiment's first."""
+    from pour.models.classes import resolve_classes
+
+    if not forget:
+        return [None]
+    dataset = pour.load_dataset(grid.dataset, root)
+    return [resolve_classes(name, num_classes=dataset.num_classes, class_names=dataset.classes) for name in forget]
 
 
 def _refuse_foreign(experiment: str, flags: dict[str, object]) -> None:
@@ -174,9 +201,8 @@ def _refuse_foreign(experiment: str, flags: dict[str, object]) -> None:
         "cifar10": {*grid, "--arch", "--recipe"},
         "cifar100": {*grid, "--arch", "--recipe"},
     }.get(experiment, grid)
-    foreign = [flag for flag, value in flags.items() if value is not None and flag not in known]
-    if foreign:
-        raise UsageError(f"{foreign[0]} has no use in {experiment}; it has {', '.join(sorted(known))}.")
+    foreign = {flag: value for flag, value in flags.items() if flag not in known}
+    refuse_unread(foreign, f"in {experiment}", f"it has {', '.join(sorted(known))}")
 
 
 def table(
@@ -197,13 +223,19 @@ def table(
     """
     from pour.bench import make_table, render, show_table
     from pour.bench.segmentation_table import is_scene_store
+    from pour.bench.zeroshot_table import is_zero_shot_store, zero_shot_table
 
-    if is_scene_store(folder):
+    scenes, zero_shot = is_scene_store(folder), is_zero_shot_store(folder)
+    if scenes or zero_shot:
+        kind = "segmentation" if scenes else "zero-shot"
+        refuse_unread({"--forget": forget, "--columns": columns}, f"in the table of a {kind} experiment")
+    if scenes:
         table_scenes(folder, format, against, out)
         return
-    found = table_zero_shot(folder, against) or make_table(
-        folder, forget=forget or None, columns=columns or None, against=against
-    )
+    if zero_shot:
+        found = zero_shot_table(folder, against=against)
+    else:
+        found = make_table(folder, forget=forget or None, columns=columns or None, against=against)
     if format == "rich" and out is None:
         show_table(found)
     elif out is None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "Compile",
@@ -14,12 +19,15 @@ __all__ = [
     "Forget",
     "GridArch",
     "GridRecipe",
+    "Mean",
     "Out",
     "Overwrite",
     "PrecisionFlag",
     "Quiet",
     "Root",
     "Seed",
+    "Std",
+    "refuse_unread",
 ]
 
 Out = Annotated[Path, typer.Option(help="The file to write.", show_default=False)]
@@ -40,7 +48,36 @@ GridArch = Annotated[
 GridRecipe = Annotated[
     str | None, typer.Option(help="For cifar10 and cifar100: how models are trained.", show_default="fast, long")
 ]
+Mean = Annotated[
+    str | None,
+    typer.Option(
+        "--mean",
+        help="For plain weights: the channel means of images in [0, 1], as 0.5,0.5,0.5 or one number.",
+        show_default="the architecture's",
+    ),
+]
+Std = Annotated[
+    str | None,
+    typer.Option(
+        "--std",
+        help="For plain weights: the channel deviations, as 0.25,0.25,0.25 or one number.",
+        show_default="the architecture's",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar, no table.")]
 Forget = Annotated[
     list[str], typer.Option(help="A class to forget, by name or index; may be given several times.", show_default=False)
 ]
+
+
+def refuse_unread(flags: Mapping[str, object], where: str, advice: str = "leave it out") -> None:
+    """Say that a flag has no use here, instead of leaving it unread.
+
+    Args:
+        flags: the flags that nothing reads here, by name; None, False and an empty list were not given.
+        where: what makes them useless, such as "on segmentation data".
+        advice: what to do instead.
+    """
+    for flag, value in flags.items():
+        if value is not None and value is not False and value != []:
+            raise UsageError(f"{flag} has no use {where}; {advice}.")

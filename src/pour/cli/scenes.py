@@ -15,7 +15,7 @@ from rich.table import Table
 
 import pour
 from pour._files import refuse_to_overwrite, write_text
-from pour.cli.terminal import show
+from pour.cli.terminal import show, tell_outcome
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pour.auditing.report import AuditReport
+    from pour.cli.terminal import PlainWeights
     from pour.data.segmentation import SegmentationDataset
     from pour.methods import Method
     from pour.training import Run
@@ -114,13 +115,13 @@ def request_scenes(
     return dataset, pour.ForgetRequest.of_scenes(Scenes.of(dataset.splits["train"]), classes)
 
 
-def open_segmenter(path: Path, arch: str | None, dataset: SegmentationDataset) -> nn.Module:
+def open_segmenter(path: Path, plain: PlainWeights | None, dataset: SegmentationDataset) -> nn.Module:
     """A segmentation network from a file of pour, or from plain weights and an architecture."""
-    if arch is None:
+    if plain is None:
         return pour.load(path)
     from pour.models import set_class_names
 
-    loaded = pour.load(path, pour.build_model(arch, dataset.num_classes))
+    loaded = pour.load(path, plain.build(dataset.num_classes))
     set_class_names(loaded, dataset.classes)
     return loaded
 
@@ -131,7 +132,7 @@ def audit_scenes(
     root: Path | None,
     forget: Sequence[str],
     *,
-    arch: str | None,
+    plain: PlainWeights | None,
     limit: int | None,
     seed: int,
     device: str | None,
@@ -145,7 +146,7 @@ def audit_scenes(
 
     dataset = load_segmentation(data, root)
     scenes = Scenes.of(dataset.splits["test"], limit=limit)
-    models = {role: open_segmenter(path, arch, dataset) for role, path in files.items() if path is not None}
+    models = {role: open_segmenter(path, plain, dataset) for role, path in files.items() if path is not None}
     result = audit_segmentation(
         **models,  # type: ignore[arg-type]
         data=dataset,
@@ -189,9 +190,7 @@ def bench_scenes(experiment: str, out: Path | None, *, quiet: bool, **options: A
 
     outcome = run_scenes(experiment, out or Path("runs") / experiment, progress=not quiet, **options)
     show(scene_table(scene_lines(outcome.out), title=experiment), quiet=quiet)
-    for sentence in outcome.failed:
-        typer.echo(f"failed: {sentence}", err=True)
-    typer.echo(f"{outcome.done} cells made, {outcome.kept} were there: {outcome.out}")
+    tell_outcome(outcome, outcome.out)
 
 
 def table_scenes(folder: Path, format: str, against: str | None, out: Path | None) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import typer
 from rich.console import Console
 
 import pour
+from pour.cli.flags import refuse_unread
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,28 +19,96 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from torch import nn
 
+    from pour.bench.runner import Outcome
     from pour.data.dataset import ImageDataset
 
-__all__ = ["open_model", "show"]
+__all__ = ["PlainWeights", "open_model", "show", "tell_outcome"]
 
 PIPE_WIDTH = 160
 
 
-def open_model(path: Path, arch: str | None, dataset: ImageDataset | None, num_classes: int | None = None) -> nn.Module:
+@dataclass(frozen=True)
+class PlainWeights:
+    """What a file of plain weights does not say itself: the flags --arch, --mean and --std."""
+
+    arch: str
+    mean: str | None = None
+    std: str | None = None
+
+    @classmethod
+    def of(cls, arch: str | None, mean: str | None, std: str | None, *files: Path | None) -> PlainWeights | None:
+        """The flags of a command that opens ``files``, or None where it names no architecture.
+
+        Files of pour and plain weights may be mixed; a normalisation that none of the files needs is refused.
+        """
+        given = {"--mean": mean, "--std": std}
+        if arch is None:
+            refuse_unread(given, "without --arch", "name the network of the plain weights, or leave it out")
+            return None
+        if (mean, std) != (None, None):
+            present = [file for file in files if file is not None]
+            if all(map(_carries_normalisation, present)):
+                refuse_unread(given, f"with {present[0]}", "it carries its own normalisation, so leave it out")
+        return cls(arch, mean, std)
+
+    def build(self, num_classes: int, *, in_channels: int = 3, image_size: int = 32) -> nn.Module:
+        """The network that the weights belong to."""
+        return pour.build_model(
+            self.arch,
+            num_classes,
+            in_channels=in_channels,
+            image_size=image_size,
+            mean=_per_channel("--mean", self.mean, in_channels),
+            std=_per_channel("--std", self.std, in_channels),
+        )
+
+
+def _carries_normalisation(file: Path) -> bool:
+    from pour.models.state import read_state_dict
+
+    return any(name.endswith("normalize.mean") for name in read_state_dict(file))
+
+
+def _per_channel(flag: str, text: str | None, channels: int) -> list[float] | None:
+    """The numbers of a flag, one to a channel."""
+    if text is None:
+        return None
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UsageError(
+            f"{flag} is one number or one for each channel, such as 0.5,0.5,0.5, but is {text!r}."
+        ) from error
+    if len(numbers) not in (1, channels):
+        raise UsageError(
+            f"{flag} has {len(numbers)} numbers for {channels} channels; give one number or one for each channel."
+        )
+    return numbers * (channels // len(numbers))
+
+
+def open_model(
+    path: Path, plain: PlainWeights | None, dataset: ImageDataset | None, num_classes: int | None = None
+) -> nn.Module:
     """A model from a file of pour, or from plain weights and an architecture."""
-    if arch is None:
+    if plain is None:
         return pour.load(path)
     if dataset is not None:
         height, _, channels = dataset.image_shape
-        skeleton = pour.build_model(arch, dataset.num_classes, in_channels=channels, image_size=height)
-        loaded = pour.load(path, skeleton)
+        loaded = pour.load(path, plain.build(dataset.num_classes, in_channels=channels, image_size=height))
         from pour.models import set_class_names
 
         set_class_names(loaded, dataset.classes)
         return loaded
     if num_classes is None:
         raise UsageError("Plain weights need the number of classes; pass --data or --num-classes.")
-    return pour.load(path, pour.build_model(arch, num_classes))
+    return pour.load(path, plain.build(num_classes))
+
+
+def tell_outcome(outcome: Outcome, folder: Path) -> None:
+    """Say which cells failed, on standard error, and how many there are."""
+    for sentence in outcome.failed:
+        typer.echo(f"failed: {sentence}", err=True)
+    typer.echo(f"{outcome.done} cells made, {outcome.kept} were there: {folder}")
 
 
 def show(content: RenderableType, *, quiet: bool = False) -> None:

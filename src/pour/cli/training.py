@@ -14,9 +14,22 @@ from rich.table import Table
 import pour
 from pour._files import refuse_to_overwrite, write_text
 from pour._options import DEFAULT_METHOD
-from pour.cli.flags import Compile, Data, Device, Out, Overwrite, PrecisionFlag, Quiet, Root, Seed
+from pour.cli.flags import (
+    Compile,
+    Data,
+    Device,
+    Mean,
+    Out,
+    Overwrite,
+    PrecisionFlag,
+    Quiet,
+    Root,
+    Seed,
+    Std,
+    refuse_unread,
+)
 from pour.cli.scenes import open_segmenter, request_scenes, train_scenes
-from pour.cli.terminal import open_model, show
+from pour.cli.terminal import PlainWeights, open_model, show
 from pour.cli.zeroshot import Concept, ConceptPart, TextFile, forget_by_text, open_text
 from pour.errors import UsageError
 
@@ -45,14 +58,20 @@ def train(
         bool, typer.Option("--freeze-backbone", help="Train only the head, on features that are computed once.")
     ] = False,
     head: Annotated[
-        Literal["free", "simplex"],
-        typer.Option(help="With --freeze-backbone: any head, or one whose rows are a simplex, without a bias."),
-    ] = "free",
+        Literal["free", "simplex"] | None,
+        typer.Option(
+            help="With --freeze-backbone: any head, or one whose rows are a simplex, without a bias.",
+            show_default="free",
+        ),
+    ] = None,
     image_size: Annotated[
         int | None,
         typer.Option(help="Resize images to this inside the network.", show_default="its own with --freeze-backbone"),
     ] = None,
-    enlarge: Annotated[int, typer.Option(help="For segmentation: enlarge images by this inside the network.")] = 1,
+    enlarge: Annotated[
+        int | None,
+        typer.Option(help="For segmentation: enlarge images by this inside the network.", show_default="1"),
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="For segmentation: only so many images of each split.")] = None,
     text: TextFile = None,
     epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
@@ -76,6 +95,10 @@ def train(
     from pour.training.zeroshot import is_zero_shot, train_zero_shot
 
     refuse_to_overwrite(out, overwrite=overwrite)
+    network = arch or ("resnet-digits" if data == "digits" else "resnet18")
+    flags: dict[str, object] = {"--weights": weights, "--freeze-backbone": freeze_backbone, "--head": head}
+    flags |= {"--image-size": image_size, "--enlarge": enlarge, "--limit": limit, "--text": text}
+    _refuse_unread_in_training(data, network, flags)
     run = Run(seed=seed, device=device, precision=precision, progress=not quiet)  # type: ignore[arg-type]
     if is_segmentation(data):
         train_scenes(
@@ -88,7 +111,7 @@ def train(
             changes={"epochs": epochs, "lr": lr, "batch_size": batch_size},
             without=without or (),
             weights=weights,
-            enlarge=enlarge,
+            enlarge=1 if enlarge is None else enlarge,
             limit=limit,
             save_every=save_every,
             download=download,
@@ -101,11 +124,10 @@ def train(
     chosen = chosen.change(epochs=epochs, lr=lr, batch_size=batch_size)
     dataset = pour.load_dataset(data, root, download=download)
     started = time.perf_counter()
-    network = arch or ("resnet-digits" if data == "digits" else "resnet18")
     if freeze_backbone:
         if weights is None:
             raise UsageError("--freeze-backbone trains the head alone; pass the backbone's weights with --weights.")
-        backbone = FrozenBackbone(dataset, network, weights, image_size, head)
+        backbone = FrozenBackbone(dataset, network, weights, image_size, head or "free")
         model, log = backbone.train_head(chosen, run, without=without or ())
     elif is_zero_shot(network):
         model, log = train_zero_shot(
@@ -140,7 +162,7 @@ def train(
         "recipe": dataclasses.asdict(chosen),
         "weights": weights,
         "frozen_backbone": freeze_backbone,
-        "head": head if freeze_backbone else None,
+        "head": (head or "free") if freeze_backbone else None,
         **described,
         "seconds": seconds,
         "training": log.to_dict(),
@@ -154,25 +176,45 @@ def train(
     typer.echo(out)
 
 
+def _refuse_unread_in_training(data: str, network: str, flags: dict[str, object]) -> None:
+    """Refuse the flags that the training of ``network`` on ``data`` does not read."""
+    from pour.data.registry import is_segmentation
+    from pour.training.zeroshot import is_zero_shot
+
+    if is_segmentation(data):
+        where, unread = "on segmentation data", ["--freeze-backbone", "--head", "--image-size", "--text"]
+    elif is_zero_shot(network):
+        where = f"with {network}"
+        unread = ["--freeze-backbone", "--head", "--weights", "--image-size", "--enlarge", "--limit"]
+    else:
+        where, unread = f"with {network} on {data}", ["--enlarge", "--limit", "--text"]
+    refuse_unread({flag: flags[flag] for flag in unread}, where)
+    if not flags["--freeze-backbone"]:
+        refuse_unread({"--head": flags["--head"]}, "without --freeze-backbone", "add that, or leave it out")
+
+
 def unlearn(
     model: Annotated[Path, typer.Argument(help="The file of the original model.", show_default=False)],
     out: Out,
     forget: Annotated[
         list[str] | None, typer.Option(help="A class to forget, by name or index; may be given several times.")
     ] = None,
-    method: Annotated[str, typer.Option(help="A name from pour methods; its own options follow below.")] = (
-        DEFAULT_METHOD
-    ),
+    method: Annotated[
+        str | None,
+        typer.Option(help="A name from pour methods; its own options follow below.", show_default=DEFAULT_METHOD),
+    ] = None,
     data: Annotated[str | None, typer.Option(help="The dataset that the method may use.")] = None,
     root: Root = None,
     arch: Annotated[str | None, typer.Option(help="The architecture, for a file of plain weights.")] = None,
+    mean: Mean = None,
+    std: Std = None,
     num_classes: Annotated[int | None, typer.Option(help="Classes, for plain weights without --data.")] = None,
     recipe: Annotated[str | None, typer.Option(help="How the original was trained: fast, long or digits.")] = None,
     fold: Annotated[
         bool, typer.Option("--fold", help="Merge a projector into the head: the same keys as before.")
     ] = False,
     concept: Concept = None,
-    concept_part: ConceptPart = "specific",
+    concept_part: ConceptPart = None,
     text: TextFile = None,
     compile: Compile = False,
     seed: Seed = 0,
@@ -194,18 +236,24 @@ def unlearn(
     refuse_to_overwrite(out, overwrite=overwrite)
     if bool(forget) == bool(concept):
         raise UsageError("Name what to forget, with --forget (a class) or --concept (words), and not both.")
+    flags: dict[str, object] = {"--method": method, "--data": data, "--root": root, "--arch": arch}
+    flags |= {"--mean": mean, "--std": std, "--num-classes": num_classes, "--recipe": recipe}
+    flags |= {"--compile": compile, "--device": device, "--precision": precision}
+    flags |= {"--text": text, "--concept-part": concept_part}
+    _refuse_unread_in_unlearning(bool(concept), flags, options)
     if concept:
         _keep(forget_by_text(pour.load(model), concept, text, concept_part), out, fold, overwrite, quiet)
         return
     forget = forget or []
-    chosen = make_method(method, **options)
+    chosen = make_method(method or DEFAULT_METHOD, **options)
+    plain = PlainWeights.of(arch, mean, std, model)
     dataset = None
     if data is not None and is_segmentation(data):
         scenes, request = request_scenes(data, root, forget, chosen)
-        original = open_segmenter(model, arch, scenes)
+        original = open_segmenter(model, plain, scenes)
     else:
         dataset = None if data is None else pour.load_dataset(data, root)
-        original = open_model(model, arch, dataset, num_classes)
+        original = open_model(model, plain, dataset, num_classes)
         request = pour.ForgetRequest(classes=forget)
     if dataset is not None:
         request = request_of(Splits.of(dataset, forget), chosen, original, recipe=recipe, seed=seed)
@@ -220,6 +268,29 @@ def unlearn(
         compile=compile,
     )
     _keep(forgotten, out, fold, overwrite, quiet)
+
+
+def _refuse_unread_in_unlearning(by_words: bool, flags: dict[str, object], options: dict[str, Any]) -> None:
+    """Refuse the flags, and the options of a method, that forgetting by words or by classes does not read."""
+    from pour.data.registry import is_segmentation
+
+    words = {flag: flags[flag] for flag in ("--text", "--concept-part")}
+    if by_words:
+        unread = {flag: value for flag, value in flags.items() if flag not in words}
+        unread |= {f"--{name.replace('_', '-')}": True for name in options}
+        refuse_unread(unread, "with --concept", "words are forgotten in closed form, without data, so leave it out")
+        return
+    refuse_unread(words, "with --forget", "it is for --concept, so leave it out")
+    if flags["--data"] is None:
+        refuse_unread(
+            {flag: flags[flag] for flag in ("--root", "--recipe")}, "without --data", "add that, or leave it out"
+        )
+    else:
+        refuse_unread({"--num-classes": flags["--num-classes"]}, "with --data")
+        if is_segmentation(str(flags["--data"])):
+            refuse_unread({"--recipe": flags["--recipe"]}, "on segmentation data")
+    if flags["--arch"] is None:
+        refuse_unread({"--num-classes": flags["--num-classes"]}, "without --arch", "add that, or leave it out")
 
 
 def _keep(forgotten: nn.Module, out: Path, fold: bool, overwrite: bool, quiet: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from pour.cli.flags import Overwrite
+from pour.cli.flags import Overwrite, refuse_unread
 from pour.cli.terminal import show
 from pour.errors import UsageError
 
@@ -28,6 +28,7 @@ def weights(
             raise UsageError(f"Say where to write {name} with --out FILE.safetensors.")
         typer.echo(write_pretrained(name, out, overwrite=overwrite))
         return
+    refuse_unread({"--out": out, "--overwrite": overwrite}, "without a name", "say which weights to write")
     table = Table("weights", "for --arch", "package", "mean", "std", "what")
     for key, known in PRETRAINED.items():
         mean, std = (" ".join(map(str, values)) for values in (known.mean, known.std))

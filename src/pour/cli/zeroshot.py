@@ -10,6 +10,7 @@ import typer
 import pour
 from pour._files import refuse_to_overwrite
 from pour.cli.flags import Out, Overwrite, Root
+from pour.cli.terminal import tell_outcome
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from pour.bench.table import ResultTable
     from pour.models.text import TextEncoder
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "bench_zero_shot",
     "forget_by_text",
     "open_text",
-    "table_zero_shot",
     "texts",
 ]
 
@@ -40,8 +39,11 @@ Concept = Annotated[
     typer.Option(help="For a zero-shot classifier: what to forget, in words; may be given several times."),
 ]
 ConceptPart = Annotated[
-    Literal["text", "specific", "centered"],
-    typer.Option(help="Which part of the words to remove: all (the paper), what other classes' texts lack, centred."),
+    Literal["text", "specific", "centered"] | None,
+    typer.Option(
+        help="Which part of the words to remove: all (the paper), what other classes' texts lack, centred.",
+        show_default="specific",
+    ),
 ]
 
 
@@ -60,7 +62,7 @@ def forget_by_text(model: nn.Module, concepts: list[str], text: Path | None, par
         raise UsageError(
             "--concept is for zero-shot classifiers (pour train --arch clip-resnet18); name classes with --forget."
         )
-    return forget_concepts(model, concepts, encode=open_text(text), direction=part)
+    return forget_concepts(model, concepts, encode=open_text(text), direction=part or "specific")
 
 
 def _names(file: Path | None) -> dict[str, str]:
@@ -145,11 +147,4 @@ def bench_zero_shot(
     save_bars(folder)
     if not quiet:
         show_table(zero_shot_table(folder))
-    typer.echo(f"{outcome.done} cells made, {outcome.kept} were there: {folder}")
-
-
-def table_zero_shot(folder: Path, against: Literal["paper"] | None) -> ResultTable | None:
-    """The table of a zero-shot store; None for another store."""
-    from pour.bench.zeroshot_table import is_zero_shot_store, zero_shot_table
-
-    return zero_shot_table(folder, against=against) if is_zero_shot_store(folder) else None
+    tell_outcome(outcome, folder)

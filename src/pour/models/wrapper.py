@@ -42,3 +42,7 @@ class NormalizedModel(nn.Module):
         output = self.model(resized(images, self.resize))
         scores: Tensor = output if isinstance(output, Tensor) else output.logits
         return scores
+
+    def extra_repr(self) -> str:
+        """Show the input size in ``print(model)``, which also names the network in a cache of features."""
+        return f"resize={self.resize}"

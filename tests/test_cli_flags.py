@@ -1,0 +1,340 @@
+"""Flags of the command line in one process: each is read or refused, and results are told."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import pour
+from pour.bench import Outcome, export_store, get_experiment
+from pour.cli import make_app
+from pour.cli.flags import refuse_unread
+from pour.errors import UsageError
+
+sys.path.insert(0, str(Path(__file__).parent / "bench"))
+
+from bench_cells import keep, made_up
+
+ROOT = Path(__file__).resolve().parent.parent
+UNREAD = "has no use"
+GREY = {"in_channels": 1, "image_size": 8}
+
+
+class ReachedError(Exception):
+    """The work itself, which these tests do not do."""
+
+
+def call(*arguments):
+    given = list(map(str, arguments))
+    return CliRunner().invoke(make_app(given), given)
+
+
+def succeed(*arguments):
+    done = call(*arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done
+
+
+def refusal(*arguments):
+    """The sentence of a refused command."""
+    done = call(*arguments)
+    assert isinstance(done.exception, UsageError), (done.output, done.exception)
+    return str(done.exception)
+
+
+@pytest.fixture(autouse=True)
+def _no_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("POUR_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("value", [0, "", 0.0, ["x"], True, Path()])
+def test_whatever_was_given_counts(value):
+    with pytest.raises(UsageError, match=r"^--x has no use here; leave it out\.$"):
+        refuse_unread({"--y": None, "--x": value}, "here")
+
+
+def test_what_was_not_given_does_not_count():
+    refuse_unread({"--a": None, "--b": False, "--c": []}, "here")
+
+
+SCENES = ("on segmentation data", ["--data", "camvid"])
+CLIP = ("with clip-resnet18", ["--data", "cifar10", "--arch", "clip-resnet18"])
+IMAGES = ("with resnet18 on cifar10", ["--data", "cifar10"])
+UNREAD_IN_TRAINING = [
+    *[(SCENES, flag) for flag in (["--freeze-backbone"], ["--head", "free"], ["--image-size", 8], ["--text", "x"])],
+    *[(CLIP, flag) for flag in (["--weights", "x"], ["--image-size", 8], ["--freeze-backbone"], ["--limit", 1])],
+    *[(IMAGES, flag) for flag in (["--limit", 1], ["--enlarge", 1], ["--text", "x"])],
+    (("without --freeze-backbone", ["--data", "cifar10"]), ["--head", "free"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "flag"), UNREAD_IN_TRAINING)
+def test_training_refuses_what_it_does_not_read(kind, flag):
+    where, arguments = kind
+    assert f"{flag[0]} {UNREAD} {where};" in refusal("train", *arguments, *flag, "--out", "m.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--data", "camvid", "--limit", 1, "--enlarge", 2, "--weights", "x"], "camvid is not under"),
+        (["--arch", "clip-resnet-digits", "--text", "absent.npz"], "absent.npz"),
+        (["--freeze-backbone", "--head", "simplex", "--image-size", 8], "pass the backbone's weights"),
+        (["--image-size", 16], "takes images as they are"),
+    ],
+)
+def test_training_reads_what_it_does_not_refuse(arguments, words):
+    sentence = refusal("train", *arguments, "--out", "m.safetensors")
+    assert words in sentence
+    assert UNREAD not in sentence
+
+
+@pytest.mark.parametrize("flag", [["--relearn"], ["--layers"], ["--cache", "x"], ["--retrained-second", "x"]])
+def test_an_audit_of_scenes_refuses_what_it_does_not_read(flag):
+    options = ["--data", "camvid", "--forget", "car"]
+    assert f"{flag[0]} {UNREAD} on segmentation data" in refusal("audit", "a", "b", *options, *flag)
+
+
+UNREAD_WITH_WORDS = [
+    ["--method", "pour-d"],
+    ["--steps", 5],
+    ["--no-augment"],
+    ["--data", "digits"],
+    ["--root", "x"],
+    ["--arch", "resnet18"],
+    ["--mean", 0.5],
+    ["--num-classes", 10],
+    ["--recipe", "fast"],
+    ["--device", "cpu"],
+    ["--precision", "fp32"],
+    ["--compile"],
+]
+
+
+@pytest.mark.parametrize("flag", UNREAD_WITH_WORDS, ids=lambda flag: flag[0])
+def test_forgetting_by_words_refuses_what_it_does_not_read(flag):
+    name = flag[0].replace("--no-", "--")
+    sentence = refusal("unlearn", "m.safetensors", "--concept", "a cat", *flag, "--out", "f.safetensors")
+    assert sentence.startswith(f"{name} {UNREAD} with --concept;")
+
+
+@pytest.mark.parametrize(
+    ("flag", "where"),
+    [
+        (["--text", "x"], "with --forget"),
+        (["--concept-part", "specific"], "with --forget"),
+        (["--root", "x"], "without --data"),
+        (["--recipe", "fast"], "without --data"),
+        (["--num-classes", 10], "without --arch"),
+        (["--num-classes", 10, "--arch", "resnet18", "--data", "digits"], "with --data"),
+        (["--recipe", "fast", "--data", "camvid"], "on segmentation data"),
+    ],
+)
+def test_forgetting_classes_refuses_what_it_does_not_read(flag, where):
+    options = ["--method", "pour-p", "--forget", 3, "--out", "f.safetensors"]
+    assert f"{flag[0]} {UNREAD} {where};" in refusal("unlearn", "m.safetensors", *options, *flag)
+
+
+@pytest.mark.parametrize("flag", [["--forget", 3], ["--columns", "acc_f"]])
+@pytest.mark.parametrize("kind", ["segmentation", "zero-shot"])
+def test_tables_of_other_kinds_refuse_what_they_do_not_read(tmp_path, kind, flag):
+    told = {"name": "camvid", "task": "segmentation"} if kind == "segmentation" else {"name": "zeroshot"}
+    (tmp_path / "experiment.json").write_text(json.dumps(told))
+    assert f"{flag[0]} {UNREAD} in the table of a {kind} experiment" in refusal("table", tmp_path, *flag)
+    assert "holds no results" in refusal("table", tmp_path)
+
+
+def test_weights_are_not_listed_into_a_file():
+    assert f"--out {UNREAD} without a name" in refusal("weights", "--out", "w.safetensors")
+
+
+def documented():
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    kinds = "train|unlearn|audit|bench|table|tune|study"
+    return [
+        command
+        for page in pages
+        for command in re.findall(rf"^(?:\$ )?pour +((?:{kinds}) .+)$", page.read_text(), flags=re.MULTILINE)
+    ]
+
+
+def test_no_documented_command_is_refused(monkeypatch):
+    def reached(*_, **__):
+        raise ReachedError
+
+    for name in ("load", "load_dataset"):
+        monkeypatch.setattr(pour, name, reached)
+    for place in ("run_experiment", "tune_experiment", "study.run_study", "segmentation.run_scenes"):
+        monkeypatch.setattr(f"pour.bench.{place}", reached)
+    monkeypatch.setattr("pour.bench.zeroshot.run_zero_shot", reached)
+    commands = documented()
+    assert len(commands) > 25
+    for command in commands:
+        done = call(*shlex.split(command, comments=True))
+        # Files and data that are not here are the only thing that may be missing.
+        absent = re.search("There is no file|holds no results|is not under", str(done.exception))
+        assert isinstance(done.exception, ReachedError) or absent, (command, done.output, done.exception)
+
+
+def outcome(folder, failed=()):
+    return Outcome(out=folder, done=2, kept=1, failed=failed)
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_failed_cells_are_told(tmp_path, monkeypatch, quiet):
+    grid = get_experiment("digits")
+    keep(tmp_path, grid, made_up(grid, "pour-p", forget=(3,)))
+    failed = ("delete-common, seed 0: It diverged at step 3.", "scrub-tuned, seed 1: It diverged at step 9.")
+    monkeypatch.setattr("pour.bench.run_experiment", lambda *_, **__: outcome(tmp_path, failed))
+    done = succeed("bench", "digits", "--out", tmp_path, *["--quiet"] * quiet)
+    assert done.stderr.splitlines() == [f"failed: {sentence}" for sentence in failed]
+    assert "2 cells made, 1 were there" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("forget", "shown"), [((), ["three"]), (("5",), ["five"]), (("8", "5"), ["eight", "five"])], ids=str
+)
+def test_the_table_is_that_of_the_request(tmp_path, monkeypatch, forget, shown):
+    grid = get_experiment("digits")
+    names = {3: "three", 5: "five", 8: "eight"}
+    keep(tmp_path, grid, *(made_up(grid, "pour-p", forget=(k,), forgotten_names=(v,)) for k, v in names.items()))
+    monkeypatch.setattr("pour.bench.run_experiment", lambda *_, **__: outcome(tmp_path))
+    options = [part for name in forget for part in ("--forget", name)]
+    text = succeed("bench", "digits", "--out", tmp_path, *options).stdout
+    assert re.findall(r"(\w+)\s+forgotten,", text) == shown
+
+
+def test_names_of_requests_are_those_of_the_dataset(monkeypatch):
+    from pour.cli import benching
+
+    class Named:
+        num_classes, classes = 3, ("plane", "7", "cat")
+
+    monkeypatch.setattr(pour, "load_dataset", lambda name, root: Named if (name, root) == ("cifar10", "r") else None)
+    assert benching._requests(get_experiment("cifar10"), "r", ["cat", "7", "0"]) == [(2,), (1,), (0,)]
+
+
+def test_results_of_another_experiment_are_not_taken_in(tmp_path):
+    grid = get_experiment("cifar10")
+    keep(tmp_path / "home", grid, made_up(grid, "pour-p"))
+    tar = tmp_path / "cells.tar"
+    export_store(tmp_path / "home", tar)
+    there = tmp_path / "there"
+    options = ["--out", there, "--import", tar]
+    assert "holds results of cifar10, not of digits" in refusal("bench", "digits", *options)
+    assert f"--recipe {UNREAD} in digits" in refusal("bench", "digits", *options, "--recipe", "fast")
+    assert "no experiment" in refusal("bench", "imagenet", *options)
+    assert "Seeds are" in refusal("bench", "cifar10", *options, "--seeds", "some")
+    assert not there.exists()
+    again = tmp_path / "again.tar"
+    assert "1 new cells from" in succeed("bench", "cifar10", *options, "--export", again).stdout
+    assert again.read_bytes() == tar.read_bytes()
+
+
+def test_results_without_a_name_are_not_taken_in(tmp_path):
+    grid = get_experiment("cifar10")
+    keep(tmp_path / "home", grid, made_up(grid, "pour-p"))
+    (tmp_path / "home" / "experiment.json").unlink()
+    export_store(tmp_path / "home", tmp_path / "cells.tar")
+    options = ["--out", tmp_path / "there", "--import", tmp_path / "cells.tar"]
+    assert "does not say whose results it holds" in refusal("bench", "cifar10", *options)
+    assert not (tmp_path / "there").exists()
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """Makes a file of weights without a normalisation, as other code would save them."""
+
+    def make(name="plain.pt", **options):
+        state = pour.build_model("resnet-digits", 10, **options).state_dict()
+        torch.save({key: value for key, value in state.items() if not key.startswith("normalize.")}, tmp_path / name)
+        return tmp_path / name
+
+    return make
+
+
+FORGET = ["--method", "pour-p", "--forget", "3", "--quiet"]
+
+
+@pytest.mark.parametrize(
+    ("given", "mean", "std"),
+    [
+        (["--mean", "0.1,0.2,0.3", "--std", "0.5"], [0.1, 0.2, 0.3], [0.5, 0.5, 0.5]),
+        (["--mean", "0.5"], [0.5, 0.5, 0.5], None),
+        ([], None, None),
+    ],
+)
+def test_plain_weights_take_a_normalisation(tmp_path, plain, given, mean, std):
+    out = tmp_path / "f.safetensors"
+    network = ["--arch", "resnet-digits", "--num-classes", 10]
+    succeed("unlearn", plain(), *network, *given, *FORGET, "--out", out)
+    found = pour.load(out).normalize
+    own = pour.build_model("resnet-digits", 10).normalize
+    torch.testing.assert_close(found.mean.flatten(), own.mean.flatten() if mean is None else torch.tensor(mean))
+    torch.testing.assert_close(found.std.flatten(), own.std.flatten() if std is None else torch.tensor(std))
+
+
+def test_one_number_serves_grey_images(tmp_path, plain):
+    out = tmp_path / "f.safetensors"
+    network = ["--arch", "resnet-digits", "--data", "digits", "--mean", 0.3, "--std", 0.2]
+    succeed("unlearn", plain(**GREY), *network, *FORGET, "--out", out)
+    assert pour.load(out).normalize.mean.flatten().tolist() == pytest.approx([0.3])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--mean", "0.5,0.5"], "--mean has 2 numbers for 3 channels"),
+        (["--std", "1,1,1,1"], "--std has 4 numbers for 3 channels"),
+        (["--mean", "half"], "--mean is one number or one for each channel"),
+        (["--std", "0"], "deviations above 0"),
+    ],
+)
+def test_wrong_normalisations_are_told(tmp_path, plain, given, words):
+    network = ["--arch", "resnet-digits", "--num-classes", 10]
+    assert words in refusal("unlearn", plain(), *network, *given, *FORGET, "--out", tmp_path / "f.safetensors")
+    assert not (tmp_path / "f.safetensors").exists()
+
+
+def test_a_file_with_a_normalisation_takes_no_other(tmp_path, plain):
+    model = pour.build_model("resnet-digits", 10)
+    own, state = pour.save(model, tmp_path / "own.safetensors"), tmp_path / "state.pt"
+    torch.save(model.state_dict(), state)
+    options = [*FORGET, "--out", tmp_path / "f.safetensors", "--mean", 0.5]
+    assert f"--mean {UNREAD} without --arch" in refusal("unlearn", own, *options)
+    network = ["--arch", "resnet-digits", "--num-classes", 10]
+    for file in (own, state):
+        sentence = refusal("unlearn", file, *network, *options)
+        assert f"--mean {UNREAD} with {file}; it carries its own normalisation" in sentence
+
+
+def test_an_audit_gives_it_to_the_plain_files_alone(tmp_path, plain, monkeypatch):
+    seen = {}
+
+    def audit(**models):
+        seen.update(models)
+        raise ReachedError
+
+    monkeypatch.setattr(pour, "audit", audit)
+    own = pour.save(pour.build_model("resnet-digits", 10, mean=[0.4], **GREY), tmp_path / "own.safetensors")
+    options = ["--data", "digits", "--forget", 3, "--arch", "resnet-digits", "--mean", 0.3]
+    assert isinstance(call("audit", plain(**GREY), own, *options).exception, ReachedError)
+    means = [seen[role].normalize.mean.item() for role in ("original", "unlearned")]
+    assert means == pytest.approx([0.3, 0.4])
+    assert f"--mean {UNREAD} with {own}" in refusal("audit", own, own, *options)
+
+
+@pytest.mark.parametrize("command", ["audit", "unlearn"])
+def test_the_normalisation_is_in_the_help(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    text = succeed(command, "--help").output
+    assert "--mean" in text
+    assert "--std" in text
