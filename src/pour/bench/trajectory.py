@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pour._files import write_text
 from pour.auditing.distance import discrepancies
 from pour.auditing.features import Tapper, stratified_rows
-from pour.errors import UsageError
+from pour.errors import DivergenceError, UsageError
 from pour.methods.contract import Method
 from pour.methods.iterative import IterativeMethod
 from pour.methods.request import ForgetRequest
@@ -59,6 +59,8 @@ class Trajectory:
     seed: int
     every: int
     looks: tuple[Look, ...]
+    failed: str | None = None
+    """Where the method diverged, the sentence that says so; the looks end there."""
 
     def series(self, name: str, metric: BoundMetric = "mmd") -> list[float | None]:
         """One value of every look: ``alpha``, ``separation``, ``forgotten``, ``retained``, ``total`` and so on."""
@@ -89,7 +91,8 @@ def follow(
 ) -> Trajectory:
     """Run a method and look at its model before the first step, after every ``every`` steps and at the end.
 
-    The looks do not change the result: it is the one that :func:`pour.unlearn` gives.
+    The looks do not change the result: it is the one that :func:`pour.unlearn` gives. A method that diverges is followed
+    up to there.
 
     Args:
         original: the model before forgetting.
@@ -117,8 +120,11 @@ def follow(
     request = ForgetRequest.of(splits).grant(chosen.needs, name=chosen.name)
     with watched.seeded(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        result = chosen(model, request, watched)
-    observer.finish(result)
+        try:
+            observer.finish(chosen(model, request, watched))
+            failed = None
+        except DivergenceError as error:
+            failed = str(error)
     return Trajectory(
         method=chosen.name,
         options=chosen.options(),
@@ -127,6 +133,7 @@ def follow(
         seed=seed,
         every=every,
         looks=tuple(observer.looks),
+        failed=failed,
     )
 
 
