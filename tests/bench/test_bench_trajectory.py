@@ -71,6 +71,28 @@ def test_the_terms_at_every_look(
     assert (stored["method"], stored["forgotten"], stored["every"]) == (method, [3], 5)
 
 
+def test_a_method_that_diverges_is_followed_up_to_there(
+    digits_original: nn.Module, digits_retrained: nn.Module, digits_splits: Splits
+) -> None:
+    options = {**METHODS["gradient-ascent"], "steps": 40, "lr": 0.1}
+    trace = follow(
+        digits_original,
+        digits_retrained,
+        digits_splits,
+        "gradient-ascent",
+        every=1,
+        device="cpu",
+        progress=False,
+        limit=200,
+        **options,
+    )
+    assert trace.failed is not None
+    assert "use a smaller learning rate" in trace.failed
+    assert trace.looks[0].step == 0
+    assert trace.looks[-1].step < 40
+    json.dumps(trace.to_dict(), allow_nan=False)
+
+
 def test_looking_leaves_the_model_and_its_modes(digits_original: nn.Module, digits_splits: Splits) -> None:
     weights = [parameter.clone() for parameter in digits_original.parameters()]
     follow(

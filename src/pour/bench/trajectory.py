@@ -91,8 +91,8 @@ def follow(
 ) -> Trajectory:
     """Run a method and look at its model before the first step, after every ``every`` steps and at the end.
 
-    The looks do not change the result: it is the one that :func:`pour.unlearn` gives. A method that diverges is followed
-    up to there.
+    The looks do not change the result: it is the one that :func:`pour.unlearn` gives. A method that diverges is
+    followed up to there.
 
     Args:
         original: the model before forgetting.
