@@ -3,25 +3,27 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import pour
+import pour.bench.segmentation as segmentation
 import pour.bench.work as work
 from pour._torchvision import torchvision_works
 from pour.bench import Row, read_store
 from pour.bench.segmentation import run_scenes
 from pour.bench.segmentation_experiment import SceneExperiment, scene_experiment
 from pour.bench.segmentation_table import is_scene_store, render_scenes, scene_lines, scene_table
-from pour.bench.store import CellKey, read_cell
+from pour.bench.store import Cell, CellKey, read_cell, seal
 from pour.data import load_segmentation
 from pour.errors import DivergenceError, UsageError
 from pour.training import Recipe
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 torchvision_works()
 pytest.importorskip("segmentation_models_pytorch")
@@ -46,6 +48,11 @@ GRID = SceneExperiment(
 )
 
 
+RESULTS = Path(__file__).parents[2] / "results" / "camvid"
+# One class by one method, from a network that is trained in a moment.
+SHORT = replace(GRID, recipe=GRID.recipe.change(epochs=1), forget=("car",), rows=GRID.rows[:2])
+
+
 def walked(out: Path, root: Path, **options: Any):
     return run_scenes(options.pop("grid", GRID), out, root=root, device="cpu", pixels=100, progress=False, **options)
 
@@ -55,6 +62,45 @@ def store(tmp_path_factory, small_world) -> Path:
     out = tmp_path_factory.mktemp("bench") / "camvid"
     outcome = walked(out, small_world)
     assert (outcome.done, outcome.kept, outcome.failed) == (8, 0, ())
+    return out
+
+
+@pytest.fixture(scope="module")
+def short_store(tmp_path_factory, small_world) -> Path:
+    out = tmp_path_factory.mktemp("short") / "camvid"
+    assert walked(out, small_world, grid=SHORT).done == 2
+    return out
+
+
+@pytest.fixture
+def short(short_store, tmp_path) -> Path:
+    """A copy of the small store, to be changed."""
+    return shutil.copytree(short_store, tmp_path / "short")
+
+
+@pytest.fixture
+def trainings(monkeypatch) -> list[Any]:
+    """The recipes of the networks that are trained while a test runs."""
+    seen: list[Any] = []
+    real = segmentation.train_segmenter
+
+    def train_segmenter(data: Any, recipe: Any, *rest: Any, **options: Any) -> Any:
+        seen.append(recipe)
+        return real(data, recipe, *rest, **options)
+
+    monkeypatch.setattr(segmentation, "train_segmenter", train_segmenter)
+    return seen
+
+
+def rewrite(out: Path, cell: Cell, **changes: Any) -> None:
+    setup = {**cell.setup, **changes.pop("setup", {})}
+    (out / cell.key.path).write_text(seal(replace(cell, setup=setup, **changes)))
+
+
+def other_world(root: Path, out: Path, split: str) -> Path:
+    """The data folder with one image of a split made darker."""
+    changed = shutil.copytree(root, out) / "camvid" / split / "001.png"
+    Image.fromarray(np.asarray(Image.open(changed)) // 2).save(changed)
     return out
 
 
@@ -94,17 +140,87 @@ def test_nothing_is_done_twice_and_what_is_missing_is_made(store, small_world) -
 
 
 def test_other_options_make_the_cell_again(store, small_world, tmp_path) -> None:
-    import shutil
-
     copy = tmp_path / "camvid"
     shutil.copytree(store, copy)
     rows = (*GRID.rows[:3], replace(GRID.rows[3], options={**STEPS, "steps": 3}))
     assert walked(copy, small_world, grid=replace(GRID, rows=rows)).done == 2
 
 
-def test_only_what_was_asked_for(small_world, tmp_path, store) -> None:
-    import shutil
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epochs": 2},
+        {"limit": 6},
+        {"precision": "bf16"},
+        {"grid": replace(SHORT, enlarge=2)},
+        {"grid": replace(SHORT, recipe=SHORT.recipe.change(lr=1e-3))},
+        {"grid": replace(SHORT, architecture="smp:fpn:tu-mobilenetv3_small_050")},
+    ],
+    ids=["epochs", "limit", "precision", "enlarge", "rate", "architecture"],
+)
+def test_a_network_that_was_trained_otherwise_is_not_reused(short, small_world, trainings, options) -> None:
+    before = json.loads((short / "models" / "seed-0" / "original.json").read_text())
+    assert walked(short, small_world, **{"grid": SHORT, **options}).done == 2
+    assert len(trainings) == 1
+    facts = json.loads((short / "models" / "seed-0" / "original.json").read_text())
+    assert facts["digest"] != before["digest"]
+    assert {cell.models["original"] for cell in read_store(short)} == {facts["digest"]}
+    assert walked(short, small_world, **{"grid": SHORT, **options}).done == 0
+    assert len(trainings) == 1
 
+
+def test_other_weights_train_the_network_again(short, small_world, trainings, tmp_path) -> None:
+    start = shutil.copy(short / "models" / "seed-0" / "original.safetensors", tmp_path / "start.safetensors")
+    assert walked(short, small_world, grid=SHORT, weights=start).done == 2
+    assert walked(short, small_world, grid=SHORT, weights=start).done == 0
+    assert len(trainings) == 1
+    written = (short / "experiment.json").read_bytes()
+    with pytest.raises(UsageError, match="There is no file"):
+        walked(short, small_world, grid=SHORT, epochs=3, weights=tmp_path / "missing.safetensors")
+    assert (short / "experiment.json").read_bytes() == written
+    assert len(trainings) == 1
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_other_images_make_network_and_cells_again(short, small_world, trainings, tmp_path, split) -> None:
+    changed = other_world(small_world, tmp_path / "world", split)
+    before = read_store(short)[0].data
+    assert walked(short, changed, grid=SHORT).done == 2
+    assert len(trainings) == 1
+    assert before not in {cell.data for cell in read_store(short)}
+
+
+@pytest.mark.parametrize("damage", ["cut", "unknown", "another", "unreadable"])
+def test_a_network_that_cannot_be_trusted_is_trained_again(short, small_world, trainings, damage) -> None:
+    model = short / "models" / "seed-0" / "original.safetensors"
+    facts = json.loads(model.with_suffix(".json").read_text())
+    if damage == "cut":
+        model.write_bytes(model.read_bytes()[:1000])
+    elif damage == "unknown":
+        # As versions wrote it that took any network they found.
+        old = {"data": "camvid", **{name: facts[name] for name in ("seed", "recipe", "segmentation", "precision")}}
+        model.with_suffix(".json").write_text(json.dumps(old))
+    elif damage == "another":
+        network = pour.load(model)
+        next(network.parameters()).data.add_(1)
+        pour.save(network, model, overwrite=True)
+    else:
+        model.with_suffix(".json").write_text("[")
+    # The same training on a CPU gives the same network, to which the cells belong.
+    assert walked(short, small_world, grid=SHORT).done == 0
+    assert len(trainings) == 1
+    assert json.loads(model.with_suffix(".json").read_text())["digest"] == facts["digest"]
+
+
+def test_a_cell_in_another_precision_is_made_again_where_one_is_asked_for(short, small_world, trainings) -> None:
+    rewrite(short, read_store(short)[0], precision="bf16")
+    assert walked(short, small_world, grid=SHORT).done == 0
+    assert walked(short, small_world, grid=SHORT, precision="fp32").done == 1
+    assert {cell.precision for cell in read_store(short)} == {"fp32"}
+    assert not trainings
+
+
+def test_only_what_was_asked_for(small_world, tmp_path, store) -> None:
     shutil.copytree(store / "models", tmp_path / "s" / "models")
     outcome = walked(tmp_path / "s", small_world, methods=["pour-p"], forget=["Road"])
     assert outcome.done == 2
@@ -114,8 +230,6 @@ def test_only_what_was_asked_for(small_world, tmp_path, store) -> None:
 
 
 def test_a_method_that_diverges_does_not_take_the_rest_along(small_world, tmp_path, store, monkeypatch) -> None:
-    import shutil
-
     shutil.copytree(store / "models", tmp_path / "s" / "models")
     real = work.carry_out
 
@@ -163,6 +277,80 @@ def test_the_papers_table_stands_beside_ours(store) -> None:
     assert paper["cat"].changes["iou_r"] == pytest.approx(-7.43)
     text = render_scenes(lines, "markdown")
     assert "ResNet-101" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"setup": {"recipe": {"name": "scenes", "epochs": 9}}}, "differ in their recipe;"),
+        ({"setup": {"limit": 24}}, "differ in their limit;"),
+        ({"setup": {"pixels": 50}}, "differ in their pixels;"),
+        ({"setup": {"enlarge": 2}}, "differ in their enlarge;"),
+        ({"data": "other"}, "differ in their images;"),
+        ({"precision": "bf16"}, "differ in their precision;"),
+        ({"models": {"original": "other"}}, "seed 0 belong to 2 different original models"),
+    ],
+)
+def test_cells_that_do_not_belong_together_make_no_table(short, changes, words) -> None:
+    assert len(scene_lines(short)) == 2
+    rewrite(short, read_store(short)[0], **changes)
+    with pytest.raises(UsageError, match=words):
+        scene_lines(short)
+
+
+def test_seeds_have_networks_of_their_own(short) -> None:
+    for cell in read_store(short):
+        other = replace(cell, setup={**cell.setup, "seed": 1}, models={"original": "other"})
+        (short / other.key.path).parent.mkdir(parents=True, exist_ok=True)
+        (short / other.key.path).write_text(seal(other))
+    assert {line.seeds for line in scene_lines(short)} == {2}
+
+
+def test_notes_stand_under_the_table(short) -> None:
+    for cell in read_store(short):
+        for label, name in ((2, "Car"), (3, "Pole")):
+            changed = replace(
+                cell, forgotten_names=(name,), note="" if cell.key.row == "original" else "rate of a guess"
+            )
+            changed = replace(changed, setup={**cell.setup, "forgotten": [label]})
+            (short / changed.key.path).parent.mkdir(parents=True, exist_ok=True)
+            (short / changed.key.path).write_text(seal(changed))
+    lines = scene_lines(short)
+    assert [line.note for line in lines] == ["", "rate of a guess"] * 2
+    sentence = "Masked head (control): rate of a guess."
+    assert render_scenes(lines, "markdown").splitlines()[-1] == sentence
+    for format in ("markdown", "latex", "rich"):
+        assert render_scenes(lines, format).count(sentence) == 1
+    assert f"\n% {sentence}\n" in render_scenes(lines, "latex")
+
+
+def test_the_papers_setting_differs_only_from_other_data(short) -> None:
+    words = "The network, data and image size differ"
+    text = render_scenes(scene_lines(short, against="paper"), "markdown")
+    assert text.count(words) == text.count("paper: POUR on Pascal VOC 2012") == 1
+    assert words not in render_scenes(scene_lines(short), "markdown")
+    for cell in read_store(short):
+        rewrite(short, cell, setup={"dataset": "voc2012"})
+    text = render_scenes(scene_lines(short, against="paper"), "markdown")
+    assert words not in text
+    assert "paper: POUR on Pascal VOC 2012" in text
+
+
+def test_what_was_measured_is_still_read() -> None:
+    lines = scene_lines(RESULTS)
+    assert len(lines) == 35
+    text = render_scenes(lines, "markdown")
+    assert text.endswith("\nPOUR-D: rate chosen on car and 60 test images, with a network of 9 epochs.\n")
+
+
+def test_only_camvid_says_that_the_rate_was_chosen_on_it() -> None:
+    notes = {name: {row.name: row.note for row in scene_experiment(name).rows} for name in ("camvid", "voc2012")}
+    assert notes["camvid"]["pour-d"].startswith("rate chosen on car and 60 test images")
+    assert notes["voc2012"]["pour-d"].startswith("not tuned on this data")
+    assert {name for name, note in notes["camvid"].items() if note} == {"pour-d"}
+    assert [row.resolved() for row in scene_experiment("camvid").rows] == [
+        row.resolved() for row in scene_experiment("voc2012").rows
+    ]
 
 
 def test_our_experiments_name_what_is_there(small_world) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +17,13 @@ import torch
 import torch.nn.functional as F
 
 import pour
+import pour.bench.zeroshot as zeroshot
+import pour.bench.zeroshot_models as zeroshot_models
 from pour.bench import export_store, import_store, render
-from pour.bench.store import read_store
+from pour.bench.store import read_store, seal
 from pour.bench.zeroshot import ROWS, run_zero_shot
 from pour.bench.zeroshot_table import draw_zero_shot, is_zero_shot_store, save_bars, zero_shot_table
+from pour.data.dataset import ImageDataset, ImageSplit
 from pour.errors import UsageError
 from pour.models import CAPTIONS, PROMPTS, TextTable, ZeroShotClassifier
 from pour.models.text import prompts_of
@@ -115,6 +121,45 @@ def test_a_second_run_makes_only_what_is_missing(store: Path, text_file: Path) -
         run(store, text_file, rows=["odd"])
 
 
+@pytest.fixture
+def copy(store: Path, tmp_path: Path) -> Path:
+    """A copy of the store, to be changed."""
+    return shutil.copytree(store, tmp_path / "copy")
+
+
+def darker(name: str, root: Path | None = None) -> ImageDataset:
+    """The dataset with one test image made darker."""
+    dataset = pour.load_dataset(name, root)
+    test = dataset.splits["test"]
+    images = test.images.copy()
+    images[0] //= 2
+    splits = {**dataset.splits, "test": ImageSplit(images, test.labels)}
+    return ImageDataset(name=dataset.name, classes=dataset.classes, splits=splits, info=dataset.info)
+
+
+@pytest.mark.parametrize("module", [zeroshot_models, zeroshot], ids=["tested", "transfer"])
+def test_other_images_make_the_cells_again(
+    copy: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch, module: Any
+) -> None:
+    before = {(cell.data, cell.models["original"]) for cell in read_store(copy)}
+    monkeypatch.setattr(module, "load_dataset", darker)
+    outcome = run(copy, text_file)
+    assert (outcome.done, outcome.kept) == (12, 0)
+    after = {(cell.data, cell.models["original"]) for cell in read_store(copy)}
+    assert len(before) == len(after) == 1
+    # The training images are the same, and so is the encoder.
+    assert before != after
+    assert {original for _, original in before} == {original for _, original in after}
+    assert run(copy, text_file).kept == 12
+
+
+def test_a_cell_in_another_precision_is_made_again_where_one_is_asked_for(copy: Path, text_file: Path) -> None:
+    cell = read_store(copy)[0]
+    (copy / cell.key.path).write_text(seal(replace(cell, precision="bf16")))
+    assert run(copy, text_file).done == 0
+    assert run(copy, text_file, precision="fp32").done == 1
+
+
 def test_a_store_of_another_experiment_is_refused(tmp_path: Path, text_file: Path) -> None:
     (tmp_path / "experiment.json").write_text('{"name": "cifar10"}')
     with pytest.raises(UsageError, match="holds results of cifar10"):
@@ -136,6 +181,52 @@ def test_the_table_has_means_and_every_concept(store: Path) -> None:
     for format in ("rich", "markdown", "latex", "csv"):
         assert "bison" in render(table, format)
     assert "differ by at most" in render(table, "markdown")
+
+
+def test_every_joint_request_has_lines_of_its_own(copy: Path, text_file: Path) -> None:
+    run(copy, text_file, forget=["1", "7"], rows=["text", "specific"])
+    run(copy, text_file, forget=["1", "7", "8"], rows=["text"])
+    table = zero_shot_table(copy)
+    joint = [row for row in table.rows if "at once" in row.label]
+    assert [(row.label, row.setting) for row in joint] == [
+        ("2 at once: 1, 7", "text (paper)"),
+        ("2 at once: 1, 7", "specific"),
+        *(("2 at once: 3, 8", setting) for setting in ("text (paper)", "specific", "centred", "random (control)")),
+        ("3 at once", "text (paper)"),
+    ]
+    cells = {(cell.key.forget, cell.key.row): cell for cell in read_store(copy)}
+    for row, key in ((joint[0], (1, 7)), (joint[2], (3, 8)), (joint[6], (1, 7, 8))):
+        assert row.entries["acc_f_before"].n == 1
+        assert row.entries["acc_f_before"].mean == pytest.approx(
+            100 * cells[key, "text"].values["acc_f_before"]["value"]
+        )
+    assert len({row.name for row in table.rows}) == len(table.rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"setup": {"recipe": {"name": "fast"}}}, "differ in their recipe;"),
+        ({"setup": {"transfer": None}}, "differ in their transfer;"),
+        ({"setup": {"text": "other"}}, "differ in their text;"),
+        ({"data": "other"}, "differ in their images;"),
+        ({"precision": "bf16"}, "differ in their precision;"),
+        ({"models": {"original": "other", "retrained": "", "ceiling": ""}}, "2 different original models"),
+    ],
+)
+def test_cells_that_do_not_belong_together_make_no_table(copy: Path, changes: dict[str, Any], words: str) -> None:
+    cell = next(cell for cell in read_store(copy) if (cell.key.forget, cell.key.row) == ((3,), "text"))
+    setup = {**cell.setup, **changes.get("setup", {})}
+    (copy / cell.key.path).write_text(seal(replace(cell, **{**changes, "setup": setup})))
+    for show in (zero_shot_table, lambda out: draw_zero_shot(out, row="text"), save_bars):
+        with pytest.raises(UsageError, match=words):
+            show(copy)
+    assert draw_zero_shot(copy, row="specific")
+
+
+def test_what_was_measured_is_still_read() -> None:
+    table = zero_shot_table(Path(__file__).parents[2] / "results" / "zeroshot")
+    assert [row.label for row in table.rows[:8]] == ["each of 10"] * 4 + ["10 at once"] * 4
 
 
 def test_the_bars_show_each_concept(store: Path) -> None:
@@ -174,7 +265,7 @@ def test_the_commands_from_training_to_the_audit(tmp_path: Path, text_file: Path
     assert done.returncode == 0, done.stderr
     done = pour_command(
         "unlearn", original, "--concept", "a photo of a 3", "--text", text_file, "--concept-part", "specific", "--fold",
-        "--out", forgotten, *common,
+        "--out", forgotten, "--quiet",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     history = json.loads(pour_command("history", forgotten, "--json").stdout)

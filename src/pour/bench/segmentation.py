@@ -28,8 +28,10 @@ from pour.data.scenes import Scenes
 from pour.errors import UsageError
 from pour.methods.contract import get_method
 from pour.methods.request import ForgetRequest
-from pour.models.checkpoint import load, read_header, save
+from pour.models.checkpoint import load, save
 from pour.models.history import history
+from pour.models.pretrained import read_weights
+from pour.models.state import digest
 from pour.training.run import Run
 from pour.training.segmenter import describe_segmenter, train_segmenter
 
@@ -68,8 +70,9 @@ def run_scenes(
 ) -> Outcome:
     """Train the network where it is not there, and make every cell that is not in the store yet.
 
-    The same call goes on where it was stopped. A cell counts as done while its file is whole, its options are the ones
-    asked for and its original is that of the store.
+    The same call goes on where it was stopped. The network counts as there while its file is whole and was trained in
+    the same way from the same weights on the same images; else it is trained again. A cell counts as done while its
+    file is whole, its options and images are the ones asked for and its original is that of the store.
 
     Args:
         experiment: one of ours by name, or your own.
@@ -83,7 +86,8 @@ def run_scenes(
         limit: read only so many images of each split.
         pixels: how many pixels to draw on each side for CKA and RUS.
         device: where to compute, by default the GPU where there is one.
-        precision: fp32 or bf16; by default bf16 on a GPU that has it. The audit is always in fp32.
+        precision: fp32 or bf16; by default bf16 on a GPU that has it, and whatever the network and cells that are
+            there used. The audit is always in fp32.
         progress: show a progress bar.
     """
     grid = scene_experiment(experiment) if isinstance(experiment, str) else experiment
@@ -94,12 +98,12 @@ def run_scenes(
         forget=grid.forget if forget is None else tuple(forget),
     )
     folder = Path(out)
-    _write_experiment(folder, grid)
     bench = _Bench(
         grid=grid,
         out=folder,
         data=load_segmentation(grid.dataset, root),
         weights=weights,
+        weights_digest=None if weights is None else digest(read_weights(weights)),
         limit=limit,
         pixels=pixels,
         device=device,
@@ -108,6 +112,7 @@ def run_scenes(
     )
     rows = _selected(grid, methods)
     requests = [(seed, bench.data.indices([name])) for seed in grid.seeds for name in grid.forget]
+    _write_experiment(folder, grid)
     done = 0
     total = len(requests) * len(rows)
     with ProgressBar(total, f"bench {grid.name}", enabled=progress) as bar:
@@ -146,6 +151,8 @@ class _Bench:
     out: Path
     data: SegmentationDataset
     weights: str | Path | None
+    weights_digest: str | None
+    """SHA-256 of the weights that training starts from."""
     limit: int | None
     pixels: int
     device: str | None
@@ -173,10 +180,10 @@ class _Bench:
 
     def make(self, row: Row, key: CellKey) -> bool:
         """Make a cell unless it is there; say whether it was made."""
-        model, digest = self.original(key.seed)
+        model, original = self.original(key.seed)
         setup = self._setup(row, key)
         there = read_cell(self.out, key)
-        if there is not None and there.setup == setup and there.models["original"] == digest:
+        if there is not None and there.setup == setup and self._good(there, original):
             return False
         run = self._run(key.seed)
         started = time.perf_counter()
@@ -187,7 +194,8 @@ class _Bench:
         seconds = {"unlearn": between - started, "audit": time.perf_counter() - between}
         cell = Cell(
             setup=setup,
-            models={"original": digest} | ({} if report is None else {"unlearned": report.models["unlearned"].digest}),
+            models={"original": original}
+            | ({} if report is None else {"unlearned": report.models["unlearned"].digest}),
             data=self.data_digest,
             precision=str(run.precision),
             versions={"pour": __version__, "torch": torch.__version__, "python": platform.python_version()},
@@ -206,18 +214,51 @@ class _Bench:
         write_cell(self.out, cell, surroundings, None if report is None else report.to_json() + "\n")
         return True
 
+    def _good(self, cell: Cell, original: str) -> bool:
+        """Whether a cell comes from this original, these images and the precision asked for."""
+        same = cell.models["original"] == original and cell.data == self.data_digest
+        return same and self.precision in (None, cell.precision)
+
     def original(self, seed: int) -> tuple[nn.Module, str]:
-        """The network of a seed and its digest, trained where the store has none."""
+        """The network of a seed and its digest, trained where the store has none that was trained in the same way."""
         if self._original is not None and self._original[0] == seed:
             return self._original[1:]
         file = self.out / "models" / f"seed-{seed}" / "original.safetensors"
-        if not file.is_file():
+        found = self._stored(file, seed)
+        if found is None:
             self._train(seed, file)
-        header = read_header(file)
-        if header is None:
-            raise UsageError(f"{file} was not written by pour; remove it and start again.")
-        self._original = (seed, load(file), header.digest)
-        return self._original[1:]
+            model = load(file)
+            found = model, digest(model.state_dict())
+        self._original = (seed, *found)
+        return found
+
+    def _stored(self, file: Path, seed: int) -> tuple[nn.Module, str] | None:
+        """The network in a file, or None where it is missing, damaged or was trained in another way."""
+        wanted = self._identity(seed)
+        try:
+            stored = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+            same = all(name in stored and stored[name] == value for name, value in wanted.items())
+            if not same or self.precision not in (None, stored["precision"]):
+                return None
+            model = load(file)
+        except (OSError, ValueError, KeyError, TypeError):
+            # UsageError, the sentence for a damaged file, is a ValueError too: what cannot be read is trained again.
+            return None
+        found = digest(model.state_dict())
+        return (model, found) if found == stored.get("digest") else None
+
+    def _identity(self, seed: int) -> dict[str, Any]:
+        """What decides the weights of the original, but for the precision, which counts only where it is asked for."""
+        return {
+            "dataset": self.grid.dataset,
+            "architecture": self.grid.architecture,
+            "recipe": asdict(self.grid.recipe),
+            "enlarge": self.grid.enlarge,
+            "limit": self.limit,
+            "seed": seed,
+            "weights": self.weights_digest,
+            "data": self.data_digest,
+        }
 
     def _train(self, seed: int, file: Path) -> None:
         run = replace(self._run(seed), progress=self.progress)
@@ -232,16 +273,15 @@ class _Bench:
             resume=file.with_name(f"{file.name}.resume"),
         )
         described = describe_segmenter(model, self.data, run, limit=self.limit)
+        save(model.cpu(), file, overwrite=True)
         facts = {
-            "data": self.grid.dataset,
-            "seed": seed,
-            "recipe": asdict(self.grid.recipe),
+            **self._identity(seed),
+            "digest": digest(model.state_dict()),
             **described,
             "training": {**log.to_dict(), "losses": log.losses[-1:]},
             **circumstances(run.torch_device, run.precision),
         }
         write_text(file.with_suffix(".json"), json.dumps(facts, indent=1) + "\n")
-        save(model.cpu(), file, overwrite=True)
 
     def _run(self, seed: int) -> Run:
         return Run(seed=seed, device=self.device, precision=self.precision, progress=False)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pour.bench.experiments import Row
+from pour.bench.settings import NOT_TUNED
 from pour.errors import UsageError
 from pour.training.recipes import Recipe, get_recipe
 
@@ -40,9 +41,10 @@ _ROWS = (
             "direction": "centered-weights",
             "other_pixels": "project",
         },
-        note="rate chosen on car and 60 test images, with a network of 9 epochs",
+        note=f"{NOT_TUNED} on this data; the options are those chosen on CamVid",
     ),
 )
+_CAMVID_NOTES = {"pour-d": "rate chosen on car and 60 test images, with a network of 9 epochs"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,7 @@ def scene_experiment(name: str) -> SceneExperiment:
             recipe=get_recipe("scenes").change(epochs=100),
             forget=("car", "pedestrian", "bicyclist", "fence", "pole"),
             enlarge=2,
+            rows=tuple(replace(row, note=_CAMVID_NOTES.get(row.name, row.note)) for row in _ROWS),
         )
     if name == "voc2012":
         return SceneExperiment(

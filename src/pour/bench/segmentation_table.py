@@ -15,11 +15,11 @@ from rich.table import Table
 
 from pour.bench.columns import label_of
 from pour.bench.rendering import Format
-from pour.bench.store import read_experiment, read_store
+from pour.bench.store import check_together, read_experiment, read_store
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pour.bench.store import Cell
 
@@ -48,10 +48,11 @@ _NOTES = (
     "IoU_r counts the forgotten class's pixels as false positives of whatever they become; rest leaves them out.",
     "RUS(o), encoder: of the features before the projector, which POUR-P does not change.",
 )
-_PAPER_NOTE = (
-    "paper: POUR on Pascal VOC 2012, DeepLabV3+ with ResNet-101. The network, data and image size differ, so the "
-    "changes compare, not the values."
-)
+_PAPER_NOTE = "POUR on Pascal VOC 2012, DeepLabV3+ with ResNet-101."
+_PAPER_DATA = "voc2012"
+_ELSEWHERE = "The network, data and image size differ, so the changes compare, not the values."
+# What decides a cell's values beside what every experiment has.
+_SETTINGS = ("enlarge", "limit", "pixels")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,8 @@ class SceneLine:
     """IoU less that of the original, in points."""
     seeds: int
     failed: str | None = None
+    note: str = ""
+    """Where the method's options come from, or the paper's values."""
     published: bool = False
 
 
@@ -86,6 +89,7 @@ def scene_lines(out: str | Path, *, against: Literal["paper"] | None = None) -> 
     cells = read_store(folder)
     if not cells:
         raise UsageError(f"{folder} holds no whole cell; run pour bench --out {folder} first.")
+    check_together(cells, _SETTINGS)
     experiment = read_experiment(folder) or {}
     order = [row["name"] for row in experiment.get("rows", [])]
     asked = [name.lower() for name in experiment.get("forget", [])]
@@ -99,7 +103,7 @@ def scene_lines(out: str | Path, *, against: Literal["paper"] | None = None) -> 
         before = {cell.key.seed: cell for cell in by_class[name].get("original", [])}
         rows = sorted(by_class[name], key=lambda row: order.index(row) if row in order else len(order))
         lines += [_line(name, row, by_class[name][row], before) for row in rows]
-    return lines + (_published() if against == "paper" else [])
+    return lines + (_published(cells[0].setup) if against == "paper" else [])
 
 
 def _line(forgotten: str, row: str, cells: list[Cell], before: dict[int, Cell]) -> SceneLine:
@@ -123,6 +127,7 @@ def _line(forgotten: str, row: str, cells: list[Cell], before: dict[int, Cell]) 
         changes=changes,
         seeds=len(whole),
         failed=next((cell.failed for cell in cells if cell.failed), None),
+        note="; ".join(dict.fromkeys(cell.note for cell in cells if cell.note)),
     )
 
 
@@ -137,14 +142,22 @@ def _printed() -> dict[str, Any]:
     return found
 
 
-def _published() -> list[SceneLine]:
+def _published(setup: Mapping[str, Any]) -> list[SceneLine]:
+    note = _PAPER_NOTE if setup["dataset"] == _PAPER_DATA else f"{_PAPER_NOTE} {_ELSEWHERE}"
     lines = []
     for name, row in _printed()["classes"].items():
         values = {"iou_r": row["iou_r_after"], "iou_f": row["iou_f_after"]}
         changes = {"iou_r": row["iou_r_after"] - row["iou_r_before"], "iou_f": row["iou_f_after"] - row["iou_f_before"]}
         lines.append(
             SceneLine(
-                forgotten=name, row="paper", label="paper", values=values, changes=changes, seeds=1, published=True
+                forgotten=name,
+                row="paper",
+                label="paper",
+                values=values,
+                changes=changes,
+                seeds=1,
+                note=note,
+                published=True,
             )
         )
     return lines
@@ -180,10 +193,10 @@ def scene_table(lines: Sequence[SceneLine], *, title: str | None = None) -> Tabl
 
 
 def _notes(lines: Sequence[SceneLine]) -> list[str]:
-    notes = list(_NOTES)
-    if any(line.published for line in lines):
-        notes.append(_PAPER_NOTE)
-    return notes + [f"{line.label} on {line.forgotten} failed: {line.failed}" for line in lines if line.failed]
+    # A row has the same note for every class.
+    said = dict.fromkeys(f"{line.label}: {line.note.removesuffix('.')}." for line in lines if line.note)
+    failed = [f"{line.label} on {line.forgotten} failed: {line.failed}" for line in lines if line.failed]
+    return [*_NOTES, *said, *failed]
 
 
 def render_scenes(lines: Sequence[SceneLine], format: Format) -> str:
@@ -193,14 +206,14 @@ def render_scenes(lines: Sequence[SceneLine], format: Format) -> str:
     if format == "markdown":
         ruler = ["---", "---", *("--:" for _ in _COLUMNS)]
         table = "\n".join("| " + " | ".join(row) + " |" for row in (header, ruler, *rows))
-        return table + "\n\n" + "\n".join(_notes(lines)) + "\n"
+        return "\n".join([table, "", *(f"{note}  " for note in _notes(lines))]).rstrip() + "\n"
     if format == "latex":
         body = "\n".join(" & ".join(map(_escaped, row)) + r" \\" for row in rows)
         head = " & ".join(map(_escaped, header)) + r" \\"
         columns = "ll" + "r" * len(_COLUMNS)
-        return (
-            f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head}\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n"
-        )
+        rules = f"\\toprule\n{head}\n\\midrule\n{body}\n\\bottomrule"
+        notes = "".join(f"% {note}\n" for note in _notes(lines))
+        return f"\\begin{{tabular}}{{{columns}}}\n{rules}\n\\end{{tabular}}\n{notes}"
     if format == "csv":
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")

@@ -13,11 +13,21 @@ from pour._files import write_text
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pour.bench.experiments import Experiment
 
-__all__ = ["Cell", "CellKey", "check_unmixed", "read_cell", "read_experiment", "read_store", "seal", "unseal"]
+__all__ = [
+    "Cell",
+    "CellKey",
+    "check_together",
+    "check_unmixed",
+    "read_cell",
+    "read_experiment",
+    "read_store",
+    "seal",
+    "unseal",
+]
 
 SCHEMA = 1
 EXPERIMENT_FILE = "experiment.json"
@@ -203,6 +213,24 @@ def check_unmixed(cells: Iterable[Cell]) -> None:
             raise UsageError(
                 f"The cells of seed {seed} belong to {len(digests)} different {role} models; run pour bench on this "
                 "store, which redoes those that do not match."
+            )
+
+
+def check_together(cells: Sequence[Cell], settings: Sequence[str]) -> None:
+    """Raise where cells cannot stand in one table: what :func:`check_unmixed` refuses, other images, other settings.
+
+    Args:
+        cells: of a store.
+        settings: the entries of their setup that must agree as well.
+    """
+    check_unmixed(cells)
+    aspects: dict[str, list[Any]] = {"images": [cell.data for cell in cells]}
+    aspects |= {name: [cell.setup.get(name) for cell in cells] for name in settings}
+    for name, found in aspects.items():
+        if any(value != found[0] for value in found):
+            raise UsageError(
+                f"The cells of this store differ in their {name}; run pour bench on this store, which redoes those "
+                "that do not match."
             )
 
 

@@ -72,7 +72,7 @@ class Cells:
         self._dataset = dataset
         self._transfer = transfer
         self._tested = models.tested(dataset)
-        self._data = split_digest(self._tested)
+        self._data = _data_digest(self._tested, None if transfer is None else transfer.splits["test"])
         self._seed: int | None = None
         self._original: Original
         self._seen: _Seen
@@ -83,7 +83,7 @@ class Cells:
         self._open(key.seed)
         setup = self._setup(key)
         there = read_cell(self._models.out, key)
-        if there is not None and there.setup == setup and there.models["original"] == self._original.digest:
+        if there is not None and there.setup == setup and self._good(there):
             return False
         started = time.perf_counter()
         run = self._run(key.seed)
@@ -117,6 +117,11 @@ class Cells:
         }
         write_cell(self._models.out, cell, surroundings, json.dumps(self._by_class(answers), indent=1) + "\n")
         return True
+
+    def _good(self, cell: Cell) -> bool:
+        """Whether a cell comes from this original, these images and the precision asked for."""
+        same = cell.models["original"] == self._original.digest and cell.data == self._data
+        return same and self._models.precision in (None, cell.precision)
 
     def _open(self, seed: int) -> None:
         if seed == self._seed:
@@ -204,6 +209,12 @@ class Cells:
         own = torch.isin(self._seen.labels, torch.tensor(key.forget, device=self._seen.labels.device))
         counts: list[int] = torch.bincount(answers[own], minlength=len(self._dataset.classes)).tolist()
         return counts
+
+
+def _data_digest(tested: ImageSplit, transfer: ImageSplit | None) -> str:
+    """The digest of the tested images; with a transfer set, the first half of it and of that set's."""
+    own = split_digest(tested)
+    return own if transfer is None else own[:32] + split_digest(transfer)[:32]
 
 
 def _folded(model: nn.Module) -> tuple[nn.Module | None, str]:

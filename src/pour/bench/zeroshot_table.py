@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import torch
 
 from pour.bench.columns import Column
-from pour.bench.store import read_experiment, read_store
+from pour.bench.store import check_together, read_experiment, read_store
 from pour.bench.table import Entry, ResultTable, TableRow
 from pour.bench.zeroshot import ROWS, ZERO_SHOT
 from pour.errors import UsageError
@@ -34,6 +34,8 @@ _SETTINGS = {
     "random": "random (control)",
 }
 _PAPER = "paper: CLIP-L/14, ImageNet"
+# What decides a cell's values beside what every experiment has.
+_COMMON = ("transfer", "text", "classes")
 
 
 def _column(key: str, label: str, latex: str, better: Literal["higher", "lower"], *, change: bool = False) -> Column:
@@ -67,11 +69,12 @@ def zero_shot_table(out: str | Path, *, against: Literal["paper"] | None = None)
     cells = read_store(folder)
     if not cells:
         raise UsageError(f"{folder} holds no whole cell; run pour bench {ZERO_SHOT} --out {folder} first.")
+    check_together(cells, _COMMON)
     present = [row for row in ROWS if any(cell.key.row == row for cell in cells)]
     single = {row: [cell for cell in cells if cell.key.row == row and len(cell.key.forget) == 1] for row in present}
-    joint = {row: [cell for cell in cells if cell.key.row == row and len(cell.key.forget) > 1] for row in present}
     rows = [_row(f"each of {_concepts(single[row])}", row, single[row]) for row in present if single[row]]
-    rows += [_row(f"{len(joint[row][0].key.forget)} at once", row, joint[row]) for row in present if joint[row]]
+    for label, asked in _joint(cells).items():
+        rows += [_row(label, row, own) for row in present if (own := [cell for cell in asked if cell.key.row == row])]
     for row in present:
         concepts = sorted({cell.key.forget for cell in single[row]})
         for concept in concepts:
@@ -87,6 +90,18 @@ def zero_shot_table(out: str | Path, *, against: Literal["paper"] | None = None)
         notes=tuple(_notes(cells)),
         heads=("forgotten", "what is removed"),
     )
+
+
+def _joint(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """The cells of each request for several concepts, by a label that names them where others are as many."""
+    requests = sorted({cell.key.forget for cell in cells if len(cell.key.forget) > 1}, key=lambda key: (len(key), key))
+    sizes = [len(request) for request in requests]
+    found: dict[str, list[Cell]] = {}
+    for request in requests:
+        own = [cell for cell in cells if cell.key.forget == request]
+        label = f"{len(request)} at once"
+        found[label if sizes.count(len(request)) == 1 else f"{label}: {', '.join(own[0].forgotten_names)}"] = own
+    return found
 
 
 def _concepts(cells: Sequence[Cell]) -> int:
@@ -161,6 +176,7 @@ def draw_zero_shot(out: str | Path, *, row: str = "specific", seed: int = 0, the
         raise UsageError(
             f"{folder} has no results of the row {row!r} and seed {seed}; run pour bench {ZERO_SHOT} first."
         )
+    check_together(cells, _COMMON)
     counts = [
         json.loads((folder / cell.key.path).with_suffix(".report.json").read_text(encoding="utf-8")) for cell in cells
     ]

@@ -100,7 +100,9 @@ def train_segmenter(
         identity = {
             "arch": arch,
             "enlarge": enlarge,
-            "data": hashlib.blake2b(scenes.masks.tobytes(), digest_size=16).hexdigest(),
+            "data": [
+                hashlib.blake2b(part.tobytes(), digest_size=16).hexdigest() for part in (scenes.images, scenes.masks)
+            ],
             "recipe": asdict(recipe),
             "seed": run.seed,
             "precision": run.precision,
