@@ -168,7 +168,11 @@ class _Observer:
             return
         self._steps += 1
         if self._steps % self._every == 0:
-            self.look(model, self._steps)
+            try:
+                self.look(model, self._steps)
+            except UsageError as error:
+                # What no longer gives numbers cannot be measured.
+                raise DivergenceError(f"After step {self._steps}: {error}") from error
 
     def finish(self, model: nn.Module) -> None:
         """Look at what came out, unless the last look was at it."""
