@@ -216,7 +216,9 @@ def test_bad_use(trained, tmp_path):
     assert "did you mean 'pour-p'" in complaint(
         run("unlearn", trained, "--method", "pour_p", "--forget", 3, "--out", out)
     )
-    assert "images of the forgotten classes" in complaint(run("unlearn", trained, "--forget", "3", "--out", out))
+    assert "images of the forgotten classes; name their dataset with --data" in complaint(
+        run("unlearn", trained, "--forget", "3", "--out", out)
+    )
     assert "already exists" in complaint(run("unlearn", trained, "--method", "pour-p", "--forget", 3, "--out", trained))
     assert "digits" in complaint(run("train", "--data", "digit", "--out", out))
     assert "cifar10 is not under" in complaint(run("train", "--data", "cifar10", "--root", tmp_path, "--out", out))

@@ -8,15 +8,22 @@ import shlex
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
 import pour
 from pour.bench import Outcome, export_store, get_experiment
+from pour.bench.experiments import EXPERIMENTS
+from pour.bench.runner import _failures, _Group, claim
+from pour.bench.shared import SharedModels
+from pour.bench.store import read_experiment
+from pour.bench.tuning_grid import TUNED_CLASSES
 from pour.cli import make_app
 from pour.cli.flags import refuse_unread
 from pour.errors import UsageError
+from pour.training import RECIPES
 
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
 
@@ -338,3 +345,221 @@ def test_the_normalisation_is_in_the_help(command, monkeypatch):
     text = succeed(command, "--help").output
     assert "--mean" in text
     assert "--std" in text
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Two models of pour that are alike."""
+    model = pour.build_model("resnet-digits", 10, **GREY)
+    return [pour.save(model, tmp_path / f"{name}.safetensors") for name in ("original", "unlearned")]
+
+
+@pytest.fixture
+def no_audit(monkeypatch):
+    def reached(*_, **__):
+        raise ReachedError
+
+    monkeypatch.setattr(pour, "audit", reached)
+    monkeypatch.setattr(pour, "load_dataset", reached)
+
+
+@pytest.mark.usefixtures("no_audit")
+@pytest.mark.parametrize(
+    ("options", "there", "words"),
+    [
+        (["--out", "a.json"], "a.json", "a.json already exists"),
+        (["--report", "a.html"], "a.html", "a.html already exists"),
+        (["--report", "original.html"], "original.json", "original.json already exists"),
+    ],
+)
+def test_an_audit_replaces_files_only_when_told(files, tmp_path, options, there, words):
+    (tmp_path / there).write_text("mine")
+    before = sorted(tmp_path.iterdir())
+    command = ["audit", *files, "--forget", 3, *options]
+    assert words in refusal(*command)
+    assert "--overwrite in a command" in refusal(*command)
+    assert isinstance(call(*command, "--overwrite").exception, ReachedError)
+    assert (tmp_path / there).read_text() == "mine"
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.usefixtures("no_audit")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--report", "folder"], "folder is a folder"),
+        (["--report", "folder.html"], "folder.json is a folder"),
+        (["--report", "original.safetensors/a.html"], "original.safetensors is a file and no folder"),
+        (["--report", "a.json"], "call the page of --report [*].html"),
+        (["--report", "a.html", "--out", "a.html"], "call the page of --report [*].html"),
+        (["--out", "folder"], "folder is a folder"),
+        ([], "--overwrite has no use without --out or --report"),
+    ],
+)
+def test_an_audit_looks_at_its_targets_first(files, tmp_path, options, words):
+    for name in ("folder", "folder.json"):
+        (tmp_path / name).mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    assert re.search(words, refusal("audit", *files, "--forget", 3, *options, "--overwrite"))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_audit_is_written_and_replaced(files, tmp_path, monkeypatch):
+    report = json.loads((ROOT / "results" / "ceiling" / "cifar10.json").read_text())
+    result = pour.AuditReport.from_dict(report)
+    monkeypatch.setattr(pour, "audit", lambda **_: result)
+    monkeypatch.setattr("pour.cli.auditing._write_page", lambda _, path, *__, **___: path.write_text("page"))
+    command = ["audit", *files, "--forget", 3, "--report", "a.html", "--out", "b.json", "--quiet"]
+    succeed(*command)
+    assert {path.name for path in tmp_path.glob("[ab].*")} == {"a.html", "a.json", "b.json"}
+    (tmp_path / "a.json").write_text("mine")
+    refusal(*command)
+    succeed(*command, "--overwrite")
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_a_table_replaces_files_only_when_told(tmp_path):
+    grid = get_experiment("digits")
+    keep(tmp_path / "runs", grid, made_up(grid, "pour-p", forget=(3,)))
+    out = tmp_path / "table.md"
+    out.write_text("mine")
+    command = ["table", tmp_path / "runs", "--format", "markdown"]
+    assert "table.md already exists" in refusal(*command, "--out", out)
+    assert f"--overwrite {UNREAD} without --out" in refusal(*command, "--overwrite")
+    assert "runs is a folder" in refusal(*command, "--out", tmp_path / "runs", "--overwrite")
+    assert out.read_text() == "mine"
+    succeed(*command, "--out", out, "--overwrite")
+    assert "POUR-P" in out.read_text()
+
+
+@pytest.fixture
+def cifar(tmp_path):
+    """A few made-up images under the name of CIFAR-10."""
+    generator = np.random.default_rng(0)
+    arrays = {f"{part}_x": generator.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8) for part in ("train", "test")}
+    folder = tmp_path / "data"
+    folder.mkdir()
+    np.savez(folder / "cifar10.npz", **arrays, train_y=np.arange(20) % 10, test_y=np.arange(20) % 10)
+    return folder
+
+
+@pytest.mark.parametrize("command", ["bench", "study"])
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--arch", "nosuch"], "no architecture 'nosuch'"),
+        (["--precision", "fp64"], "fp32 or bf16"),
+        (["--root", "nowhere"], "cifar10 is not under nowhere"),
+    ],
+)
+def test_wrong_use_claims_no_folder(tmp_path, cifar, command, flags, words):
+    out = tmp_path / "runs" / "z"
+    assert words in refusal(command, "cifar10", "--device", "cpu", "--out", out, *flags)
+    assert not out.exists()
+
+
+def test_a_new_folder_is_claimed_once_it_is_sure(tmp_path, cifar):
+    shared = SharedModels(get_experiment("cifar10"), tmp_path / "runs", cifar, "cpu", None)
+    state = torch.get_rng_state()
+    claim(shared)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert read_experiment(tmp_path / "runs")["name"] == "cifar10"
+    # Results that are there can be shown without the data.
+    claim(SharedModels(get_experiment("cifar10"), tmp_path / "runs", tmp_path / "nowhere", "cpu", None))
+
+
+def test_failed_cells_of_several_requests_name_the_classes(tmp_path):
+    grid = get_experiment("digits")
+    row = next(row for row in grid.rows if row.name == "delete-common")
+    requests = {(3,): ("three",), (5, 8): ("five", "eight")}
+    for forget, names in requests.items():
+        keep(tmp_path, grid, made_up(grid, row.name, forget=forget, forgotten_names=names, failed="It diverged."))
+    groups = [_Group(forget, 0, (row,)) for forget in requests]
+    assert _failures(tmp_path, groups) == [
+        "delete-common, class three, seed 0: It diverged.",
+        "delete-common, classes five, eight, seed 0: It diverged.",
+    ]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_missing_data_is_told_in_words_that_every_command_knows(monkeypatch, installed):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: installed or None)
+    sentence = refusal("audit", "a", "b", "--forget", 3, "--data", "cifar10")
+    assert "(pour train --download)" in sentence
+    assert ('pip install "pour-unlearning[download]"' in sentence) is not installed
+
+
+def help_of(*arguments):
+    text = succeed(*arguments, "--help").output
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", text).split())
+
+
+def test_the_help_of_tune_is_true(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+    text = help_of("tune")
+    for name in ("zeroshot", "camvid", "voc2012"):
+        assert name not in text
+        assert f"{name} has nothing to tune" in refusal("tune", name)
+    for name, (label,) in TUNED_CLASSES.items():
+        assert f"{label} on {name}" in text
+    assert "no experiment 'imagenet'" in refusal("tune", "imagenet")
+
+
+def test_the_help_of_study_names_its_experiments(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+    *most, last = EXPERIMENTS
+    assert f"{', '.join(most)} or {last}." in help_of("study")
+    assert f"the experiments are {', '.join(EXPERIMENTS)}." in refusal("study", "zeroshot")
+
+
+@pytest.mark.parametrize("command", ["train", "unlearn"])
+def test_the_help_names_all_recipes(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+    assert f"One of {', '.join(RECIPES)}." in help_of(command)
+
+
+def test_the_docs_name_all_recipes():
+    rows = re.findall(r"^[|] `(\w+)` [|] (SGD|AdamW) [|] (\d+) [|]", (ROOT / "docs" / "training.md").read_text(), re.M)
+    kinds = {"sgd": "SGD", "adamw": "AdamW"}
+    assert rows == [(name, kinds[recipe.optimizer], str(recipe.epochs)) for name, recipe in RECIPES.items()]
+
+
+@pytest.mark.parametrize("value", ["nan", "-1"])
+def test_saves_have_a_time_between_them(value):
+    assert "--save-every is a number of seconds" in refusal("train", "--save-every", value, "--out", "m.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("pour-d", "images of the forgotten classes; name their dataset with --data"),
+        ("finetune", "images of the retained classes; name"),
+        ("scrub", "images of the forgotten and retained classes; name"),
+    ],
+)
+def test_what_a_method_needs_is_named_by_its_flag(files, method, words):
+    options = ["--method", method, "--forget", 3, "--out", "f.safetensors"]
+    assert f"{method} needs {words}" in refusal("unlearn", files[0], *options)
+
+
+def test_retraining_needs_a_recipe(files):
+    options = ["--method", "retrain", "--data", "digits", "--forget", 3, "--out", "f.safetensors"]
+    assert "name its recipe with --recipe" in refusal("unlearn", files[0], *options)
+    assert "no recipe 'nosuch'" in refusal("unlearn", files[0], *options, "--recipe", "nosuch")
+
+
+def test_plain_weights_are_told_to_name_their_network(tmp_path, plain, files):
+    options = [*FORGET, "--out", tmp_path / "f.safetensors"]
+    nameless = pour.save(torch.nn.Linear(4, 3), tmp_path / "nameless.safetensors")
+    for file in (plain(), nameless):
+        sentence = refusal("unlearn", file, *options)
+        assert sentence.endswith("name it with --arch, and its classes with --data or --num-classes.")
+    assert refusal("unlearn", plain(), *options, "--data", "digits").endswith("name it with --arch.")
+    assert refusal("audit", files[0], plain(), "--data", "digits", "--forget", 3).endswith("name it with --arch.")
+    words = ["--concept", "a cat", "--out", tmp_path / "f.safetensors"]
+    assert "--concept is for zero-shot classifiers" in refusal("unlearn", plain(), *words)
+
+
+def test_training_says_what_the_recipe_is(tmp_path):
+    done = succeed("train", "--epochs", 1, "--seed", 1, "--device", "cpu", "--out", tmp_path / "m.safetensors")
+    assert "m.safetensors: digits, recipe digits, seed 1" in " ".join(done.stdout.split())

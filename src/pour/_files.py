@@ -17,11 +17,14 @@ __all__ = ["atomic_path", "refuse_to_overwrite", "write_text"]
 
 
 def refuse_to_overwrite(path: Path, *, overwrite: bool) -> None:
-    """Raise unless ``path`` is free or the caller said that it may be replaced."""
+    """Raise unless ``path`` can be a file that is free, or that the caller said may be replaced."""
+    blocked = next((parent for parent in path.parents if parent.is_file()), None)
+    if blocked is not None:
+        raise UsageError(f"{path} cannot be written, because {blocked} is a file and no folder.")
     if path.is_dir():
         raise UsageError(f"{path} is a folder; give the name of a file.")
     if path.exists() and not overwrite:
-        raise UsageError(f"{path} already exists; pass overwrite=True (--overwrite) to replace it.")
+        raise UsageError(f"{path} already exists; pass overwrite=True, or --overwrite in a command, to replace it.")
 
 
 @contextlib.contextmanager

@@ -144,8 +144,8 @@ class Experiment:
         known = {name for row in self.rows for name in (row.name, row.method) if name is not None}
         for name in wanted - known:
             close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
-            raise UsageError(f"{self.name} has no method {name!r}; {hint}It has {', '.join(sorted(known))}.")
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}."
+            raise UsageError(f"{self.name} has no method {name!r}; {hint}")
         return tuple(row for row in self.rows if row.method is None or {row.name, row.method} & wanted)
 
     @cached_property

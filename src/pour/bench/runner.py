@@ -13,13 +13,13 @@ from pour._progress import ProgressBar
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.settings import NOT_TUNED
 from pour.bench.shared import ModelKey, SharedModels
-from pour.bench.store import CellKey, read_cell, write_experiment
+from pour.bench.store import CellKey, read_cell, read_experiment, write_experiment
 from pour.bench.tuning_grid import TUNED_CLASSES, TUNING_SEED
 from pour.bench.work import CACHE, ROLES, CellWorker, Work, cell_setup
 from pour.bench.workers import crew
 from pour.errors import PourError, UsageError
 from pour.models.classes import resolve_classes
-from pour.training.run import resolve_device
+from pour.training.run import Run, resolve_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pour.bench.workers import Crew
     from pour.training.run import Precision
 
-__all__ = ["Outcome", "run_experiment"]
+__all__ = ["Outcome", "claim", "run_experiment"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def run_experiment(
         seeds=grid.seeds if seeds is None else tuple(seeds),
         forget=grid.forget if forget is None else _requests(forget, shared),
     )
-    write_experiment(folder, grid)
+    claim(shared)
     _say_where_tuning_saw_the_test(asked)
     groups = [_Group(request, seed, asked.rows) for request in asked.forget for seed in asked.seeds]
     total = len(groups) * len(asked.rows)
@@ -115,6 +115,15 @@ def run_experiment(
                     raise PourError(f"The cells under {folder} were written but are not what was asked for; remove it.")
                 pending = left
     return Outcome(out=folder, done=len(made), kept=total - len(made), failed=tuple(_failures(folder, groups)))
+
+
+def claim(shared: SharedModels) -> None:
+    """Say whose results the store holds; a new folder only once its data, network and precision are found good."""
+    run = Run(device="cpu", precision=shared.precision)
+    if read_experiment(shared.out) is None:
+        with run.seeded():
+            (shared.backbone or shared).build()
+    write_experiment(shared.out, shared.experiment)
 
 
 def _say_where_tuning_saw_the_test(asked: Experiment) -> None:
@@ -215,12 +224,19 @@ def _requests(forget: Sequence[int | str | Sequence[int | str]], shared: SharedM
     )
 
 
-def _failures(out: Path, groups: Iterable[_Group]) -> list[str]:
+def _failures(out: Path, groups: Sequence[_Group]) -> list[str]:
+    """A sentence for each failed cell; it names the classes where there are several requests."""
+    several = len({group.forget for group in groups}) > 1
     cells: list[Cell | None] = [
         read_cell(out, CellKey(group.forget, group.seed, row.name)) for group in groups for row in group.rows
     ]
     return [
-        f"{cell.key.row}, seed {cell.key.seed}: {cell.failed}"
+        f"{cell.key.row}{_forgotten(cell) if several else ''}, seed {cell.key.seed}: {cell.failed}"
         for cell in cells
         if cell is not None and cell.failed is not None
     ]
+
+
+def _forgotten(cell: Cell) -> str:
+    names = cell.forgotten_names
+    return f", {'class' if len(names) == 1 else 'classes'} {', '.join(names)}"

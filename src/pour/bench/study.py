@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from pour._circumstances import circumstances
 from pour._files import write_text
 from pour.bench.experiments import Experiment, get_experiment
+from pour.bench.runner import claim
 from pour.bench.separation import separation_study
 from pour.bench.shared import ModelKey, SharedModels
-from pour.bench.store import write_experiment
 from pour.bench.trajectory import follow
 from pour.data.splits import Splits
 from pour.errors import UsageError
@@ -21,7 +21,7 @@ from pour.methods.iterative import IterativeMethod
 from pour.methods.unlearning import make_method
 from pour.report.figures.saving import save_figure
 from pour.report.figures.study import MethodPath, SeparationPoint, draw_study
-from pour.training.run import Run, resolve_device
+from pour.training.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -78,11 +78,10 @@ def run_study(
     if looks < 1:
         raise UsageError(f"A study must look at least once, but looks is {looks}.")
     grid = get_experiment(experiment) if isinstance(experiment, str) else experiment
-    shared = SharedModels(
-        grid, Path(out).resolve(), None if root is None else Path(root), str(resolve_device(device)), precision
-    )
+    where = str(Run(seed=seed, device=device, precision=precision).torch_device)
+    shared = SharedModels(grid, Path(out).resolve(), None if root is None else Path(root), where, precision)
     options = {method: _options(grid, method) for method in SEPARATED}
-    write_experiment(shared.out, grid)
+    claim(shared)
     forget = grid.forget[0]
     keys = {role: ModelKey.of(seed, role, forget) for role in ("original", "retrained")}
     for key in keys.values():

@@ -76,10 +76,10 @@ def tune_experiment(
     where = str(resolve_device(device))
     shared = SharedModels(grid, Path(out).resolve(), None if root is None else Path(root), where, precision)
     classes = _classes(grid, shared, forget)
-    if seed in grid.seeds or {label for request in grid.forget for label in request} & set(classes):
+    if reported := _reported(grid, classes, seed):
         raise UsageError(
-            f"The tables of {grid.name} report seed {seed} or class {', '.join(map(str, classes))}; tune on others, "
-            "or the tuned rows would have seen their own test."
+            f"The tables of {grid.name} report {reported}; tune on others, or the tuned rows would have seen their own "
+            "test."
         )
     shared.train(ModelKey(seed, "original"))
     if jobs == 1:
@@ -140,6 +140,14 @@ class _Tuner:
             out=shared.out,
             **{"batch_norm": "frozen", **starting_options(method, shared.experiment.dataset)},
         )
+
+
+def _reported(grid: Experiment, classes: tuple[int, ...], seed: int) -> str:
+    """What the experiment's own tables show of a tuning's classes and seed; empty where they share nothing."""
+    shown = {label for request in grid.forget for label in request}
+    found = [f"seed {seed}"] if seed in grid.seeds else []
+    found += [f"class {label}" for label in classes if label in shown]
+    return " and ".join(found)
 
 
 def _classes(grid: Experiment, shared: SharedModels, forget: Sequence[int | str] | None) -> tuple[int, ...]:

@@ -10,9 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import pour
-from pour.cli.flags import Data, Device, Forget, Mean, PrecisionFlag, Quiet, Root, Seed, Std, refuse_unread
+from pour._files import refuse_to_overwrite
+from pour.cli.flags import (
+    Data,
+    Device,
+    Forget,
+    Mean,
+    Overwrite,
+    PrecisionFlag,
+    Quiet,
+    Root,
+    Seed,
+    Std,
+    refuse_unread,
+)
 from pour.cli.scenes import audit_scenes
 from pour.cli.terminal import PlainWeights, open_model, show
+from pour.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,11 +59,14 @@ def audit(
     layers: Annotated[bool, typer.Option("--layers", help="Also compare the models layer by layer.")] = False,
     cache: Annotated[Path | None, typer.Option(help="A folder that keeps features for the next audit.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the report as JSON to this file.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write the report as a web page to this file.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write the report as a web page to this file, *.html, and JSON beside it.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     seed: Seed = 0,
     device: Device = None,
     precision: PrecisionFlag = None,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """What an unlearned model still knows; --report writes a page."""
@@ -57,6 +74,7 @@ def audit(
     from pour.data.registry import is_segmentation
     from pour.data.splits import Splits
 
+    _check_targets(out, report, overwrite=overwrite)
     scenes = is_segmentation(data)
     if scenes:
         unread = {"--retrained-second": retrained_second, "--relearn": relearn, "--layers": layers, "--cache": cache}
@@ -106,6 +124,21 @@ def audit(
         files = [path for path in (original, unlearned, retrained, retrained_second) if path is not None]
         _write_page(result, report, models, splits, files, seed=seed, device=device)
     _tell(result, out, report, as_json=as_json, quiet=quiet)
+
+
+def _check_targets(out: Path | None, report: Path | None, *, overwrite: bool) -> None:
+    """Refuse files that are there or cannot be written, before any work."""
+    if out is None and report is None:
+        refuse_unread({"--overwrite": overwrite}, "without --out or --report")
+    if out is not None:
+        refuse_to_overwrite(out, overwrite=overwrite)
+    if report is None:
+        return
+    refuse_to_overwrite(report, overwrite=overwrite)
+    beside = report.with_suffix(".json")
+    if report in (out, beside):
+        raise UsageError(f"{report} cannot be both the page and the JSON; call the page of --report *.html.")
+    refuse_to_overwrite(beside, overwrite=overwrite)
 
 
 def _tell(result: AuditReport, out: Path | None, report: Path | None, *, as_json: bool, quiet: bool) -> None:

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 import pour
-from pour._files import write_text
+from pour._files import refuse_to_overwrite, write_text
 from pour.cli.flags import (
     Compile,
     Device,
@@ -35,6 +35,8 @@ __all__ = ["bench", "table", "tune"]
 Experiment = Annotated[
     str, typer.Argument(help="digits, cifar10, cifar100, pathmnist, zeroshot, camvid or voc2012.", show_default=False)
 ]
+
+Tunable = Annotated[str, typer.Argument(help="digits, cifar10, cifar100 or pathmnist.", show_default=False)]
 
 
 def bench(
@@ -216,6 +218,7 @@ def table(
     ] = None,
     columns: Annotated[list[str] | None, typer.Option(help="Only this column; may be given several times.")] = None,
     out: Annotated[Path | None, typer.Option(help="A file to write instead of printing.")] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """A benchmark's results: rich, markdown, LaTeX or CSV.
 
@@ -225,6 +228,10 @@ def table(
     from pour.bench.segmentation_table import is_scene_store
     from pour.bench.zeroshot_table import is_zero_shot_store, zero_shot_table
 
+    if out is None:
+        refuse_unread({"--overwrite": overwrite}, "without --out")
+    else:
+        refuse_to_overwrite(out, overwrite=overwrite)
     scenes, zero_shot = is_scene_store(folder), is_zero_shot_store(folder)
     if scenes or zero_shot:
         kind = "segmentation" if scenes else "zero-shot"
@@ -246,7 +253,7 @@ def table(
 
 
 def tune(
-    experiment: Experiment,
+    experiment: Tunable,
     method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given several times.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder for the trials.", show_default="runs/EXPERIMENT-tuning")
@@ -256,7 +263,10 @@ def tune(
     ] = "benchmark",
     forget: Annotated[
         list[str] | None,
-        typer.Option(help="Classes to forget while tuning.", show_default="4 on cifar10, 42 on cifar100"),
+        typer.Option(
+            help="Classes to forget while tuning.",
+            show_default="8 on digits, 4 on cifar10, 42 on cifar100, 3 on pathmnist",
+        ),
     ] = None,
     weights: Annotated[str | None, typer.Option(help="For pathmnist: a file of the backbone's weights.")] = None,
     arch: GridArch = None,
@@ -274,7 +284,11 @@ def tune(
     Never on a class or seed that a table reports.
     """
     from pour.bench import get_experiment, tune_experiment
+    from pour.bench.experiments import EXPERIMENTS
+    from pour.data.registry import is_segmentation
 
+    if experiment == "zeroshot" or is_segmentation(experiment):
+        raise UsageError(f"{experiment} has nothing to tune; the experiments to tune are {', '.join(EXPERIMENTS)}.")
     folder = out or Path("runs") / f"{experiment}-tuning"
     results = tune_experiment(
         get_experiment(experiment, weights=weights, arch=arch, recipe=recipe),

@@ -15,7 +15,7 @@ from rich.table import Table
 
 import pour
 from pour._files import refuse_to_overwrite, write_text
-from pour.cli.terminal import show, tell_outcome
+from pour.cli.terminal import open_own, show, tell_outcome
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def train_scenes(
     }
     write_text(out.with_suffix(".json"), json.dumps(facts, indent=1))
     splits = described["segmentation"]
-    table = Table("class", *splits, title=f"{out.name}: IoU on {data}, {chosen.name}, seed {run.seed}")
+    table = Table("class", *splits, title=f"{out.name}: IoU on {data}, recipe {chosen.name}, seed {run.seed}")
     for name in dataset.classes:
         values = [splits[split]["iou"][name] for split in splits]
         table.add_row(name, *("" if value is None else f"{value:.2%}" for value in values))
@@ -118,7 +118,7 @@ def request_scenes(
 def open_segmenter(path: Path, plain: PlainWeights | None, dataset: SegmentationDataset) -> nn.Module:
     """A segmentation network from a file of pour, or from plain weights and an architecture."""
     if plain is None:
-        return pour.load(path)
+        return open_own(path, "name it with --arch")
     from pour.models import set_class_names
 
     loaded = pour.load(path, plain.build(dataset.num_classes))

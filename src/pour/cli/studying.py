@@ -13,7 +13,7 @@ __all__ = ["study"]
 
 
 def study(
-    experiment: Annotated[str, typer.Argument(help="digits, cifar10 or cifar100.", show_default=False)],
+    experiment: Annotated[str, typer.Argument(help="digits, cifar10, cifar100 or pathmnist.", show_default=False)],
     out: Annotated[
         Path | None,
         typer.Option(help="The folder of pour bench; its models are used.", show_default="runs/EXPERIMENT"),

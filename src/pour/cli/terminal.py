@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pour.bench.runner import Outcome
     from pour.data.dataset import ImageDataset
 
-__all__ = ["PlainWeights", "open_model", "show", "tell_outcome"]
+__all__ = ["PlainWeights", "open_model", "open_own", "show", "tell_outcome"]
 
 PIPE_WIDTH = 160
 
@@ -86,12 +86,28 @@ def _per_channel(flag: str, text: str | None, channels: int) -> list[float] | No
     return numbers * (channels // len(numbers))
 
 
+def open_own(path: Path, advice: str) -> nn.Module:
+    """A model from a file of pour; ``advice`` says what to do with a file that names no architecture."""
+    if path.is_file() and not _names_architecture(path):
+        raise UsageError(f"{path} does not say which architecture it is for; {advice}.")
+    return pour.load(path)
+
+
+def _names_architecture(file: Path) -> bool:
+    from pour.models import read_header
+    from pour.models.state import is_torch_file
+
+    header = None if is_torch_file(file) else read_header(file)
+    return header is not None and header.architecture is not None
+
+
 def open_model(
     path: Path, plain: PlainWeights | None, dataset: ImageDataset | None, num_classes: int | None = None
 ) -> nn.Module:
     """A model from a file of pour, or from plain weights and an architecture."""
     if plain is None:
-        return pour.load(path)
+        classes = "" if dataset is not None else ", and its classes with --data or --num-classes"
+        return open_own(path, f"name it with --arch{classes}")
     if dataset is not None:
         height, _, channels = dataset.image_shape
         loaded = pour.load(path, plain.build(dataset.num_classes, in_channels=channels, image_size=height))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import inspect
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 from rich.table import Table
@@ -29,14 +31,37 @@ from pour.cli.flags import (
     refuse_unread,
 )
 from pour.cli.scenes import open_segmenter, request_scenes, train_scenes
-from pour.cli.terminal import PlainWeights, open_model, show
+from pour.cli.terminal import PlainWeights, open_model, open_own, show
 from pour.cli.zeroshot import Concept, ConceptPart, TextFile, forget_by_text, open_text
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
-__all__ = ["history", "train", "unlearn"]
+    from pour.methods import Method
+
+__all__ = ["history", "train", "unlearn", "with_recipe_names"]
+
+
+def with_recipe_names(command: Callable[..., None]) -> Callable[..., None]:
+    """``command`` with the names of all recipes in the help of --recipe; for late use, because it loads torch."""
+    from pour.training.recipes import RECIPES
+
+    def wrapper(**arguments: Any) -> None:
+        command(**arguments)
+
+    signature = inspect.signature(command, eval_str=True)
+    kind, option = get_args(signature.parameters["recipe"].annotation)
+    named = copy.copy(option)
+    named.help = f"{option.help} One of {', '.join(RECIPES)}."
+    parameters = dict(signature.parameters)
+    parameters["recipe"] = parameters["recipe"].replace(annotation=Annotated[kind, named])
+    wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
+    wrapper.__signature__ = signature.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
+    return wrapper
 
 
 def train(
@@ -45,7 +70,7 @@ def train(
     root: Root = None,
     arch: Annotated[str | None, typer.Option(help="A name from pour models.", show_default="by dataset")] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="fast, long, digits, head or scenes.", show_default="digits, head or fast")
+        str | None, typer.Option(help="How to train.", show_default="by dataset, head with --freeze-backbone")
     ] = None,
     without: Annotated[
         list[str] | None,
@@ -95,6 +120,8 @@ def train(
     from pour.training.zeroshot import is_zero_shot, train_zero_shot
 
     refuse_to_overwrite(out, overwrite=overwrite)
+    if not save_every >= 0:
+        raise UsageError(f"--save-every is a number of seconds, 0 or more, but is {save_every}.")
     network = arch or ("resnet-digits" if data == "digits" else "resnet18")
     flags: dict[str, object] = {"--weights": weights, "--freeze-backbone": freeze_backbone, "--head": head}
     flags |= {"--image-size": image_size, "--enlarge": enlarge, "--limit": limit, "--text": text}
@@ -169,7 +196,7 @@ def train(
         **circumstances(run.torch_device, run.precision),
     }
     write_text(out.with_suffix(".json"), json.dumps(facts, indent=1))
-    table = Table("split", "accuracy", title=f"{out.name}: {data}, {chosen.name}, seed {seed}")
+    table = Table("split", "accuracy", title=f"{out.name}: {data}, recipe {chosen.name}, seed {seed}")
     for name, value in described["accuracy"].items():
         table.add_row(name, f"{value:.2%}")
     show(table, quiet=quiet)
@@ -209,7 +236,7 @@ def unlearn(
     mean: Mean = None,
     std: Std = None,
     num_classes: Annotated[int | None, typer.Option(help="Classes, for plain weights without --data.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="How the original was trained: fast, long or digits.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="How the original was trained.")] = None,
     fold: Annotated[
         bool, typer.Option("--fold", help="Merge a projector into the head: the same keys as before.")
     ] = False,
@@ -242,10 +269,12 @@ def unlearn(
     flags |= {"--text": text, "--concept-part": concept_part}
     _refuse_unread_in_unlearning(bool(concept), flags, options)
     if concept:
-        _keep(forget_by_text(pour.load(model), concept, text, concept_part), out, fold, overwrite, quiet)
+        original = open_own(model, "--concept is for zero-shot classifiers that pour train has written")
+        _keep(forget_by_text(original, concept, text, concept_part), out, fold, overwrite, quiet)
         return
     forget = forget or []
     chosen = make_method(method or DEFAULT_METHOD, **options)
+    _require_data(chosen, data, recipe)
     plain = PlainWeights.of(arch, mean, std, model)
     dataset = None
     if data is not None and is_segmentation(data):
@@ -268,6 +297,16 @@ def unlearn(
         compile=compile,
     )
     _keep(forgotten, out, fold, overwrite, quiet)
+
+
+def _require_data(method: Method, data: str | None, recipe: str | None) -> None:
+    """Name the flags that give a method what it needs."""
+    if method.needs and data is None:
+        kinds = [kind for need, kind in (("forget", "forgotten"), ("retain", "retained")) if need in method.needs]
+        what = f"images of the {' and '.join(kinds)} classes" if kinds else "images"
+        raise UsageError(f"{method.name} needs {what}; name their dataset with --data.")
+    if method.name == "retrain" and recipe is None and method.options()["recipe"] is None:
+        raise UsageError("retrain must know how the original was trained; name its recipe with --recipe.")
 
 
 def _refuse_unread_in_unlearning(by_words: bool, flags: dict[str, object], options: dict[str, Any]) -> None:

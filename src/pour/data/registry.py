@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import os
 import re
 from dataclasses import dataclass
@@ -158,8 +159,8 @@ def _entry(name: str, known: Mapping[str, _Entry[T]]) -> _Entry[T]:
         raise UsageError(f"{name} is not offered: {_REFUSED[name]}.")
     names = ["digits", *known] if known is _IMAGES else list(known)
     close = difflib.get_close_matches(name.lower(), names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise UsageError(f"There is no dataset {name!r}; {hint}Known are {', '.join(names)}, folder:PATH and FILE.npz.")
+    hint = f"; did you mean {close[0]!r}?" if close else "."
+    raise UsageError(f"There is no dataset {name!r}{hint} Known are {', '.join(names)}, folder:PATH and FILE.npz.")
 
 
 def _locate(entry: _Entry[T], root: Path, *, download: bool) -> Path:
@@ -176,9 +177,10 @@ def _locate(entry: _Entry[T], root: Path, *, download: bool) -> Path:
     if not info.files:
         raise UsageError(f"{info.name} is not under {root}; fetch it from {info.homepage} and put it there.")
     addresses = ", ".join(file.url for file in info.files)
+    extra = "" if importlib.util.find_spec("pooch") else ', which needs pip install "pour-unlearning[download]"'
     raise UsageError(
-        f"{info.name} is not under {root}; pass download=True (--download), set POUR_DATA or root (--root) to the "
-        f"folder that has it, or fetch {addresses} and put it there."
+        f"{info.name} is not under {root}; set POUR_DATA or root (--root) to the folder that has it, pass "
+        f"download=True (pour train --download){extra}, or fetch {addresses} and put it there."
     )
 
 

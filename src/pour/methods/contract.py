@@ -88,8 +88,8 @@ def get_method(name: str) -> type[Method]:
     methods = _registry()
     if name not in methods:
         close = difflib.get_close_matches(name, methods, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise UsageError(f"There is no method {name!r}; {hint}The methods are {', '.join(sorted(methods))}.")
+        hint = f"did you mean {close[0]!r}?" if close else f"the methods are {', '.join(sorted(methods))}."
+        raise UsageError(f"There is no method {name!r}; {hint}")
     return methods[name]
 
 

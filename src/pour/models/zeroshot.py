@@ -73,6 +73,10 @@ class ZeroShotClassifier(nn.Module):
         image_size: The only size that the encoder takes, or None.
         scale: What cosines are multiplied with.
         bias: What is added to every score.
+
+    Example:
+        >>> "image_size=64" in repr(ZeroShotClassifier(nn.Identity(), torch.eye(2), image_size=64))
+        True
     """
 
     def __init__(
@@ -106,6 +110,10 @@ class ZeroShotClassifier(nn.Module):
         """Scores (N, C)."""
         scores: Tensor = self.head(self.embed(images))
         return scores
+
+    def extra_repr(self) -> str:
+        """Show the input size in ``print(model)``, which also names the network in a cache of features."""
+        return f"image_size={self.image_size}"
 
     def set_text(self, text: Tensor, *, class_names: Sequence[str] | None = None) -> None:
         """Score against other texts from now on; the scale stays, and no class is forgotten by its score."""

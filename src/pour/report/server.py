@@ -64,8 +64,8 @@ class ReportServer(ThreadingHTTPServer):
         self.loopback = _is_loopback(host)
         if not self.loopback and not allow_remote:
             raise UsageError(
-                f"{host} is not this machine alone: others could read the reports. Use 127.0.0.1, or allow_remote=True "
-                "(--allow-remote) if that is what you want."
+                f"{host} is not this machine alone, and others could read the reports; use 127.0.0.1, or let them with "
+                "allow_remote=True (--remote in a command)."
             )
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -21,7 +22,7 @@ class Recipe:
         512
         >>> Recipe(epochs=2, lr=-1)
         Traceback (most recent call last):
-        pour.errors.UsageError: The learning rate must be above 0, but is -1.
+        pour.errors.UsageError: The learning rate must be above 0 and finite, but is -1.
     """
 
     name: str = "custom"
@@ -59,20 +60,20 @@ class Recipe:
                 raise UsageError(f"The {name} must be at least 1, but is {value}.")
         if self.batch_size < 1:
             raise UsageError(f"The batch size must be at least 1, but is {self.batch_size}.")
-        if not self.lr > 0:
-            raise UsageError(f"The learning rate must be above 0, but is {self.lr}.")
+        if not 0 < self.lr < math.inf:
+            raise UsageError(f"The learning rate must be above 0 and finite, but is {self.lr}.")
         if not 0 <= self.momentum < 1:
             raise UsageError(f"The momentum must be at least 0 and below 1, but is {self.momentum}.")
-        if self.weight_decay < 0:
-            raise UsageError(f"The weight decay must not be negative, but is {self.weight_decay}.")
+        if not 0 <= self.weight_decay < math.inf:
+            raise UsageError(f"The weight decay must be at least 0 and finite, but is {self.weight_decay}.")
         if self.schedule not in get_args(Schedule):
             raise UsageError(f"The schedule must be one of {', '.join(get_args(Schedule))}, but is {self.schedule!r}.")
         if self.optimizer not in ("sgd", "adamw"):
             raise UsageError(f"The optimizer must be sgd or adamw, but is {self.optimizer!r}.")
         if not 0 <= self.warmup <= 1:
             raise UsageError(f"The warm-up is a share of the steps, 0 to 1, but is {self.warmup}.")
-        if self.clip is not None and not self.clip > 0:
-            raise UsageError(f"The gradient clip must be above 0, but is {self.clip}.")
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise UsageError(f"The gradient clip must be above 0 and finite, but is {self.clip}.")
 
     def total_steps(self, steps_per_epoch: int) -> int:
         """Optimisation steps of a whole run."""
