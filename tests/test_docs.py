@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import pour
+from pour.data.loader import DeviceLoader
+from pour.training import Recipe, Run, fit
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
@@ -61,6 +64,37 @@ def test_the_contributing_example_is_a_method(digits, digits_original):
 
     assert largest(student) < 0.5 < largest(digits_original)
     assert pour.history(student)[-1].options["sharpness"] == 2.0
+
+
+@pytest.mark.filterwarnings("ignore:pour-d still", "ignore:pour-d's loss rose")
+def test_the_example_with_data_of_ones_own(tmp_path, monkeypatch):
+    """As written, with images that show rows, columns or one half."""
+    text = (ROOT / "docs" / "methods.md").read_text()
+    code = re.search(r"<!-- example: own -->\n```python\n(.*?)```\n<!-- end -->", text, flags=re.DOTALL)[1]
+    rng = np.random.default_rng(0)
+
+    def draw(count):
+        labels = np.arange(count) % 3
+        images = rng.integers(0, 60, (count, 8, 8, 1), dtype=np.uint8)
+        images[labels == 0, ::2] += 150
+        images[labels == 1, :, ::2] += 150
+        images[labels == 2, :4] += 150
+        return images, labels
+
+    images, labels = draw(150)
+    test_images, test_labels = draw(60)
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    loader = DeviceLoader(images, labels, batch_size=30, device="cpu", shuffle=True)
+    fit(network, loader, Recipe(epochs=40, lr=0.05), Run(device="cpu", progress=False))
+    monkeypatch.chdir(tmp_path)
+    names = {"network": network, "images": images, "labels": labels}
+    names |= {"test_images": test_images, "test_labels": test_labels}
+    exec(compile(code, "methods.md", "exec"), names)
+    assert names["report"].line("acc_f").original.value > 0.9
+    assert names["report"].value("acc_f") < 0.5
+    again = pour.load("student.safetensors", network)
+    assert pour.history(again)[-1].class_names == ("fox",)
 
 
 def test_the_tables_of_all_pages_are_made_from_the_results():
