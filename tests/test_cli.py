@@ -1,4 +1,4 @@
-"""The command line through real processes."""
+"""The command line through real processes; most of what is refused at once in this one."""
 
 import json
 import os
@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import pour
+from command_line import here
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
 
@@ -162,7 +163,7 @@ def test_demo(tmp_path):
     alone = succeed("audit", *files, *options, "--out", tmp_path / "alone.json").stdout
     assert "no reference" in alone
     assert not any(line.name.endswith("_r_r") for line in pour.AuditReport.load(tmp_path / "alone.json").lines)
-    assert "out of range" in complaint(run("audit", *files, "--forget", "12", "--data", "digits"))
+    assert "out of range" in complaint(here("audit", *files, "--forget", "12", "--data", "digits"))
 
 
 BAD_FORGETS = [
@@ -179,7 +180,7 @@ def test_impossible_requests(trained, tmp_path, forget, words):
     import re
 
     out = tmp_path / "out.safetensors"
-    sentence = complaint(run("unlearn", trained, "--method", "pour-p", *forget, "--out", out))
+    sentence = complaint(here("unlearn", trained, "--method", "pour-p", *forget, "--out", out))
     assert re.search(words, sentence), sentence
     assert not list(tmp_path.iterdir())
 
@@ -188,7 +189,7 @@ def test_bad_files(trained, tmp_path):
     out = tmp_path / "out.safetensors"
 
     def unlearn(path, *more):
-        return run("unlearn", path, "--method", "pour-p", "--forget", "3", "--out", out, *more)
+        return here("unlearn", path, "--method", "pour-p", "--forget", "3", "--out", out, *more)
 
     assert "no file" in complaint(unlearn(tmp_path / "absent.safetensors"))
     broken = tmp_path / "broken.safetensors"
@@ -217,18 +218,20 @@ def test_bad_use(trained, tmp_path):
         run("unlearn", trained, "--method", "pour_p", "--forget", 3, "--out", out)
     )
     assert "images of the forgotten classes; name their dataset with --data" in complaint(
-        run("unlearn", trained, "--forget", "3", "--out", out)
+        here("unlearn", trained, "--forget", "3", "--out", out)
     )
-    assert "already exists" in complaint(run("unlearn", trained, "--method", "pour-p", "--forget", 3, "--out", trained))
-    assert "digits" in complaint(run("train", "--data", "digit", "--out", out))
-    assert "cifar10 is not under" in complaint(run("train", "--data", "cifar10", "--root", tmp_path, "--out", out))
-    assert "no architecture" in complaint(run("train", "--arch", "resnet", "--out", out))
-    assert "learning rate" in complaint(run("train", "--lr", "-1", "--out", out))
-    assert "not a device" in complaint(run("train", "--device", "gpu please", "--out", out))
-    assert "no recipe" in complaint(run("train", "--recipe", "slow", "--out", out))
-    assert "no experiment" in complaint(run("bench", "imagenet", "--out", tmp_path / "b"))
-    assert "not written by pour" in complaint(run("history", _plain_safetensors(tmp_path)))
-    missing = run("unlearn", trained, "--forget", "3")
+    assert "already exists" in complaint(
+        here("unlearn", trained, "--method", "pour-p", "--forget", 3, "--out", trained)
+    )
+    assert "digits" in complaint(here("train", "--data", "digit", "--out", out))
+    assert "cifar10 is not under" in complaint(here("train", "--data", "cifar10", "--root", tmp_path, "--out", out))
+    assert "no architecture" in complaint(here("train", "--arch", "resnet", "--out", out))
+    assert "learning rate" in complaint(here("train", "--lr", "-1", "--out", out))
+    assert "not a device" in complaint(here("train", "--device", "gpu please", "--out", out))
+    assert "no recipe" in complaint(here("train", "--recipe", "slow", "--out", out))
+    assert "no experiment" in complaint(here("bench", "imagenet", "--out", tmp_path / "b"))
+    assert "not written by pour" in complaint(here("history", _plain_safetensors(tmp_path)))
+    missing = here("unlearn", trained, "--forget", "3")
     assert missing.returncode == 2
     assert "Missing option '--out'" in missing.stderr
     assert not out.exists()

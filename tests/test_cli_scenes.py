@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import pour
+from command_line import here
 from pour._torchvision import torchvision_works
 from pour.cli.scenes import open_segmenter
 from pour.cli.terminal import PlainWeights
@@ -123,9 +124,10 @@ def test_plain_weights_take_a_normalisation(small_world, tmp_path) -> None:
         (("bench", "camvd"), "the experiments are digits, cifar10, cifar100, pathmnist, zeroshot, camvid, voc2012"),
     ],
 )
-def test_wrong_use_gives_one_sentence(trained, small_world, tmp_path, arguments, words) -> None:
+def test_wrong_use_gives_one_sentence(trained, small_world, tmp_path, arguments, words, monkeypatch) -> None:
+    monkeypatch.setenv("POUR_DATA", str(small_world))
     given = [trained if argument == "MODEL" else argument for argument in arguments]
-    done = run(*given, "--out", tmp_path / "x.safetensors", root=small_world)
+    done = here(*given, "--out", tmp_path / "x.safetensors")
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert words in done.stderr

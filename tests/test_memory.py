@@ -28,11 +28,10 @@ except AttributeError:
 account.restype = Account
 if sys.argv[1] == "keep" and not keep_freed_memory():
     sys.exit("no mallopt")
-for _ in range(2):
-    tensors = [torch.ones(7 * 2**20) for _ in range(10)]
-    before = account().fordblks
-    del tensors
-    print(account().fordblks - before)
+tensors = [torch.ones(7 * 2**20) for _ in range(10)]
+before = account().fordblks
+del tensors
+print(account().fordblks - before)
 """
 FREED = 10 * 28 * 2**20
 

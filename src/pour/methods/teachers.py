@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pour.errors import UsageError
 from pour.models.head import find_head
+from pour.models.history import head_name
 from pour.models.surgery import copy_model
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ def fresh_model(model: nn.Module, request: Granted, run: Run) -> nn.Module:
     """A freshly initialised network of the request, drawn with the run's seed alone; ``model`` says how many scores."""
     with run.seeded():
         fresh = request.build()
-    own = find_head(model)
-    found, wanted = find_head(fresh, head=own.name).num_classes, own.num_classes
+    found, wanted = find_head(fresh, head=head_name(model)).num_classes, find_head(model).num_classes
     if found != wanted:
         raise UsageError(
             f"build= made a model with {found} scores, but the model at hand has {wanted}; build the same."
