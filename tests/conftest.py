@@ -33,6 +33,15 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 keep_freed_memory()
 
 
+# The longest ones, each about a minute: at the end of the list one worker would wait for the other.
+_FIRST = {"test_the_readmes_commands_run_as_written", "test_the_demos_page_works_offline"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the longest tests first."""
+    items.sort(key=lambda item: item.name not in _FIRST)
+
+
 @pytest.fixture(scope="session")
 def digits() -> ImageDataset:
     return pour.load_dataset("digits")
