@@ -131,7 +131,48 @@ def methods_table() -> list[str]:
     return lines
 
 
+def study_table() -> list[str]:
+    """What forgetting each class costs, beside how far it stood from the others."""
+    found = json.loads((ROOT / "results" / "cifar10-small" / "study" / "separation.json").read_text())["result"]
+    labels = {"pour-p": "POUR-P", "pour-d": "POUR-D", "gradient-ascent": "gradient ascent", "delete": "DELETE"}
+    lines = [
+        f"| class | separation | nearest | {' | '.join(labels.values())} |",
+        "|---|---|---|" + "---|" * len(labels),
+    ]
+    for entry in sorted(found["classes"], key=lambda entry: entry["energy"]):
+        costs = [entry["methods"][method] for method in labels]
+        cells = [
+            "diverged" if cost is None else f"{100 * cost['acc_r_change']:+.1f} ({100 * cost['acc_f']:.1f})"
+            for cost in costs
+        ]
+        lines.append(f"| {entry['name']} | {entry['energy']:.3f} | {entry['nearest']} | {' | '.join(cells)} |")
+    rho = [found["correlation"][method] for method in labels]
+    cells = ["-" if value is None else f"{value:+.2f}" for value in rho]
+    return [*lines, f"| rank correlation | | | {' | '.join(cells)} |"]
+
+
+def terms_table() -> list[str]:
+    """The bound's three terms at the start and at the end of each method that was followed."""
+    lines = [
+        "| method | step | Acc_r | Acc_f | alpha | separation term | forgotten term | retained term | distance |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for method in ("pour-d", "delete", "gradient-ascent"):
+        path = ROOT / "results" / "cifar10-small" / "study" / f"trajectory-{method}.json"
+        looks = json.loads(path.read_text())["result"]["looks"]
+        for look in (looks[0], looks[-1]):
+            terms = look["terms"]["energy"]
+            values = [terms[name] for name in ("alpha", "separation", "forgotten", "retained", "total")]
+            cells = ["-" if value is None else f"{value:.3f}" for value in values]
+            lines.append(
+                f"| {method} | {look['step']} | {100 * look['acc_r']:.1f} | {100 * look['acc_f']:.1f} | "
+                f"{' | '.join(cells)} |"
+            )
+    return lines
+
+
 TABLES = {
+    "docs/reproduction.md": {"terms": terms_table, "study": study_table},
     "docs/pathmnist.md": {"pathmnist": pathmnist_table, "directions": directions_table},
     "README.md": {"training": training_table, "collapse": collapse_table},
     "docs/methods.md": {"methods": methods_table},
