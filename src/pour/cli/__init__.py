@@ -16,7 +16,7 @@ from pour.cli.benching import bench, table, tune
 from pour.cli.lists import datasets, methods, models
 from pour.cli.showcase import demo
 from pour.cli.studying import study
-from pour.cli.training import history, train, unlearn, with_recipe_names
+from pour.cli.training import history, train, unlearn
 from pour.cli.viewing import view
 from pour.cli.weights import weights
 from pour.cli.zeroshot import texts
@@ -59,8 +59,8 @@ def make_app(arguments: list[str]) -> typer.Typer:
         method = get_method(chosen_method(arguments))
     for command in (
         demo,
-        with_recipe_names(train) if "train" in arguments else train,
-        with_method_options(unlearn if method is None else with_recipe_names(unlearn), method),
+        train,
+        with_method_options(unlearn, method),
         audit,
         tune,
         bench,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import inspect
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -36,32 +34,14 @@ from pour.cli.zeroshot import Concept, ConceptPart, TextFile, forget_by_text, op
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import nn
 
     from pour.methods import Method
 
-__all__ = ["history", "train", "unlearn", "with_recipe_names"]
+__all__ = ["history", "train", "unlearn"]
 
-
-def with_recipe_names(command: Callable[..., None]) -> Callable[..., None]:
-    """``command`` with the names of all recipes in the help of --recipe; for late use, because it loads torch."""
-    from pour.training.recipes import RECIPES
-
-    def wrapper(**arguments: Any) -> None:
-        command(**arguments)
-
-    signature = inspect.signature(command, eval_str=True)
-    kind, option = get_args(signature.parameters["recipe"].annotation)
-    named = copy.copy(option)
-    named.help = f"{option.help} One of {', '.join(RECIPES)}."
-    parameters = dict(signature.parameters)
-    parameters["recipe"] = parameters["recipe"].replace(annotation=Annotated[kind, named])
-    wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
-    wrapper.__signature__ = signature.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
-    return wrapper
+# Written out, because the recipes themselves load torch, which a mere --help should not.
+_RECIPES = "One of fast, long, short, digits, head, scenes."
 
 
 def train(
@@ -70,7 +50,8 @@ def train(
     root: Root = None,
     arch: Annotated[str | None, typer.Option(help="A name from pour models.", show_default="by dataset")] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="How to train.", show_default="by dataset, head with --freeze-backbone")
+        str | None,
+        typer.Option(help=f"How to train. {_RECIPES}", show_default="by dataset, head with --freeze-backbone"),
     ] = None,
     without: Annotated[
         list[str] | None,
@@ -236,7 +217,7 @@ def unlearn(
     mean: Mean = None,
     std: Std = None,
     num_classes: Annotated[int | None, typer.Option(help="Classes, for plain weights without --data.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="How the original was trained.")] = None,
+    recipe: Annotated[str | None, typer.Option(help=f"How the original was trained. {_RECIPES}")] = None,
     fold: Annotated[
         bool, typer.Option("--fold", help="Merge a projector into the head: the same keys as before.")
     ] = False,
