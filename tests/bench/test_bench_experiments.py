@@ -143,7 +143,7 @@ def test_what_ships_with_pour_says_what_it_was_tuned_on() -> None:
 
 
 def test_a_folder_without_tuning_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"holds no finished tuning by the rule benchmark\. Run pour tune"):
+    with pytest.raises(UsageError, match="holds no finished tuning by the rule benchmark; run pour tune"):
         get_experiment("cifar10", tuning=tmp_path / "mistyped")
     (tmp_path / "delete-user").mkdir()
     (tmp_path / "delete-user" / "result.json").write_text("{}")

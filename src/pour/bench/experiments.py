@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EXPERIMENTS",
     "REFERENCES",
+    "START",
     "Experiment",
     "Family",
     "Row",
@@ -64,7 +65,8 @@ PAPER = (
     "pour-p",
     "pour-d",
 )
-_START = ("weights", "freeze_backbone", "image_size", "head")
+START = ("weights", "freeze_backbone", "image_size", "head")
+"""What training may start from, instead of from scratch."""
 CONTROLS = ("masked-head", "random-direction")
 RELATIVES = ("esc", "leace", "leace-orth", "ssd", "neggrad-plus", "bad-teacher", "unsir", "duck", "l1-sparse")
 
@@ -161,7 +163,7 @@ class Experiment:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON; the weights by their digest."""
-        fields = {key: value for key, value in asdict(self).items() if key not in _START}
+        fields = {key: value for key, value in asdict(self).items() if key not in START}
         return {**fields, **self.start}
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from pour.bench.columns import label_of
 from pour.bench.rendering import Format
-from pour.bench.store import check_together, read_experiment, read_store
+from pour.bench.store import check_unmixed, read_experiment, read_store
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def scene_lines(out: str | Path, *, against: Literal["paper"] | None = None) -> 
     cells = read_store(folder)
     if not cells:
         raise UsageError(f"{folder} holds no whole cell; run pour bench --out {folder} first.")
-    check_together(cells, _SETTINGS)
+    check_unmixed(cells, _SETTINGS)
     experiment = read_experiment(folder) or {}
     order = [row["name"] for row in experiment.get("rows", [])]
     asked = [name.lower() for name in experiment.get("forget", [])]

@@ -117,17 +117,13 @@ def tuned_options(
     """
     frozen = {"batch_norm": "frozen", **starting_options(method, dataset)}
     found = _frozen_choice(method, dataset) if folder is None else _choice(folder, method)
-    if folder is not None and found is not None:
-        for what, wanted in (("dataset", dataset), ("architecture", architecture)):
-            if None not in (wanted, found[what]) and found[what] != wanted:
-                raise UsageError(
-                    f"{folder} was tuned for {method} on {found[what]}, not on {wanted}; run pour tune for it."
-                )
-    elif (
-        found is not None
-        and None not in (architecture, found["architecture"])
-        and found["architecture"] != architecture
-    ):
+    for what, wanted in (("dataset", dataset), ("architecture", architecture)):
+        if found is None or None in (wanted, found[what]) or found[what] == wanted:
+            continue
+        if folder is not None:
+            raise UsageError(
+                f"{folder} was tuned for {method} on {found[what]}, not on {wanted}; run pour tune for it."
+            )
         found = None
     if found is None:
         own = make_method(method).options()
@@ -141,9 +137,9 @@ def check_tuning(folder: Path) -> None:
     if any(folder.glob("*-benchmark/result.json")):
         return
     others = sorted(path.parent.name for path in folder.glob("*-user/result.json"))
-    hint = f"; {others[0]} was chosen by the rule user, for a user's own data" if others else ""
+    hint = f" ({others[0]} was chosen by the rule user, for a user's own data)" if others else ""
     raise UsageError(
-        f"{folder} holds no finished tuning by the rule benchmark{hint}. Run pour tune --out {folder} first."
+        f"{folder} holds no finished tuning by the rule benchmark{hint}; run pour tune --out {folder} first."
     )
 
 

@@ -7,9 +7,10 @@ import json
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pour._files import write_text
+from pour.bench.experiments import START
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Cell",
     "CellKey",
-    "check_together",
     "check_unmixed",
     "read_cell",
     "read_experiment",
@@ -33,8 +33,8 @@ SCHEMA = 1
 EXPERIMENT_FILE = "experiment.json"
 CELLS = "cells"
 # What decides how the models of a store came about.
-_START = ("weights", "freeze_backbone", "image_size", "head")
-_OF_ALL_CELLS = ("dataset", "architecture", "recipe", *_START)
+_OF_ALL_CELLS = ("dataset", "architecture", "recipe", *START)
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, order=True)
@@ -179,59 +179,52 @@ def read_store(out: str | Path) -> list[Cell]:
     return cells
 
 
-def check_unmixed(cells: Iterable[Cell]) -> None:
+def check_unmixed(cells: Iterable[Cell], settings: Sequence[str] = ()) -> None:
     """Raise where cells cannot stand in one table.
 
-    Those of one seed must have been measured against the same models, all with networks of one kind, trained in one way
-    and run in one precision, and each row with the same options for every seed.
-    """
-    seen: dict[tuple[str, int, tuple[int, ...]], set[str]] = defaultdict(set)
-    kinds: dict[str, set[str]] = defaultdict(set)
-    options: dict[str, set[str]] = defaultdict(set)
-    for cell in cells:
-        seen["original", cell.key.seed, ()].add(cell.models["original"])
-        for role in ("retrained", "ceiling"):
-            if role in cell.models:
-                seen[role, cell.key.seed, cell.key.forget].add(cell.models[role])
-        for name in _OF_ALL_CELLS:
-            kinds[name].add(json.dumps(cell.setup.get(name), sort_keys=True))
-        kinds["precision"].add(cell.precision)
-        options[cell.key.row].add(json.dumps(cell.setup.get("options"), sort_keys=True))
-    for name, found in kinds.items():
-        if len(found) > 1:
-            raise UsageError(
-                f"The cells of this store differ in their {name.replace('_', ' ')}; keep each kind in its own folder."
-            )
-    for row, found in options.items():
-        if len(found) > 1:
-            raise UsageError(
-                f"The cells of {row} have different options; run pour bench on this store, which redoes those that do "
-                "not match."
-            )
-    for (role, seed, _), digests in seen.items():
-        if len(digests) > 1:
-            raise UsageError(
-                f"The cells of seed {seed} belong to {len(digests)} different {role} models; run pour bench on this "
-                "store, which redoes those that do not match."
-            )
-
-
-def check_together(cells: Sequence[Cell], settings: Sequence[str]) -> None:
-    """Raise where cells cannot stand in one table: what :func:`check_unmixed` refuses, other images, other settings.
+    Those of one seed must have been measured against the same models, all on the same images with networks of one kind,
+    trained in one way and run in one precision, and each row with the same options for every seed.
 
     Args:
         cells: of a store.
-        settings: the entries of their setup that must agree as well.
+        settings: further entries of their setup that must agree.
     """
-    check_unmixed(cells)
-    aspects: dict[str, list[Any]] = {"images": [cell.data for cell in cells]}
-    aspects |= {name: [cell.setup.get(name) for cell in cells] for name in settings}
-    for name, found in aspects.items():
-        if any(value != found[0] for value in found):
-            raise UsageError(
-                f"The cells of this store differ in their {name}; run pour bench on this store, which redoes those "
-                "that do not match."
-            )
+    models: dict[tuple[str, int, tuple[int, ...]], set[str]] = defaultdict(set)
+    kinds: dict[str, set[str]] = defaultdict(set)
+    measured: dict[str, set[str]] = defaultdict(set)
+    options: dict[str, set[str]] = defaultdict(set)
+    for cell in cells:
+        for role in ("original", "retrained", "ceiling"):
+            if role in cell.models:
+                models[role, cell.key.seed, () if role == "original" else cell.key.forget].add(cell.models[role])
+        for name in _OF_ALL_CELLS:
+            kinds[name].add(_text(cell.setup.get(name)))
+        kinds["precision"].add(cell.precision)
+        measured["images"].add(cell.data)
+        for name in settings:
+            measured[name].add(_text(cell.setup.get(name)))
+        options[cell.key.row].add(_text(cell.setup.get("options")))
+    if kind := _mixed(kinds):
+        raise UsageError(
+            f"The cells of this store differ in their {kind.replace('_', ' ')}; keep each kind in its own folder."
+        )
+    redo = "run pour bench on this store, which redoes those that do not match"
+    if what := _mixed(measured):
+        raise UsageError(f"The cells of this store differ in their {what}; {redo}.")
+    if row := _mixed(options):
+        raise UsageError(f"The cells of {row} have different options; {redo}.")
+    if found := _mixed(models):
+        role, seed, _ = found
+        raise UsageError(f"The cells of seed {seed} belong to {len(models[found])} different {role} models; {redo}.")
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _mixed(values: Mapping[Key, set[str]]) -> Key | None:
+    """The first of ``values`` that has more than one."""
+    return next((key for key, found in values.items() if len(found) > 1), None)
 
 
 def read_experiment(out: Path) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import torch
 
 from pour.bench.columns import Column
-from pour.bench.store import check_together, read_experiment, read_store
+from pour.bench.store import check_unmixed, read_experiment, read_store
 from pour.bench.table import Entry, ResultTable, TableRow
 from pour.bench.zeroshot import ROWS, ZERO_SHOT
 from pour.errors import UsageError
@@ -69,7 +69,7 @@ def zero_shot_table(out: str | Path, *, against: Literal["paper"] | None = None)
     cells = read_store(folder)
     if not cells:
         raise UsageError(f"{folder} holds no whole cell; run pour bench {ZERO_SHOT} --out {folder} first.")
-    check_together(cells, _COMMON)
+    check_unmixed(cells, _COMMON)
     present = [row for row in ROWS if any(cell.key.row == row for cell in cells)]
     single = {row: [cell for cell in cells if cell.key.row == row and len(cell.key.forget) == 1] for row in present}
     rows = [_row(f"each of {_concepts(single[row])}", row, single[row]) for row in present if single[row]]
@@ -176,7 +176,7 @@ def draw_zero_shot(out: str | Path, *, row: str = "specific", seed: int = 0, the
         raise UsageError(
             f"{folder} has no results of the row {row!r} and seed {seed}; run pour bench {ZERO_SHOT} first."
         )
-    check_together(cells, _COMMON)
+    check_unmixed(cells, _COMMON)
     counts = [
         json.loads((folder / cell.key.path).with_suffix(".report.json").read_text(encoding="utf-8")) for cell in cells
     ]
