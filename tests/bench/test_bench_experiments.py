@@ -13,6 +13,7 @@ from pour.bench.settings import tuned_options
 from pour.bench.tuning_grid import TUNED_CLASSES
 from pour.errors import UsageError
 from pour.methods import IterativeMethod, Method, contract, get_method, list_methods
+from pour.methods.unlearning import make_method
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,6 +115,21 @@ def test_tuned_options_come_from_a_tuning(tmp_path: Path, monkeypatch: pytest.Mo
     assert tuned_options("delete", "cifar10")[0]["lr"] == 0.5
     assert tuned_options("scrub", "cifar100")[0]["lr"] == 7.0
     assert tuned_options("scrub", "cifar10")[0] == {"batch_norm": "frozen"}
+
+
+def test_a_tuned_pour_d_has_a_row_at_its_defaults_beside_it(tmp_path: Path) -> None:
+    result_file(tmp_path, "pour-d")
+    result_file(tmp_path, "delete")
+    rows = {row.name: row for row in get_experiment("cifar10", tuning=tmp_path).rows}
+    assert rows["pour-d-default"].setting == "default"
+    assert rows["pour-d-default"].resolved() == make_method("pour-d").options()
+    assert rows["pour-d-tuned"].resolved()["lr"] == 0.5
+    assert "delete-default" not in rows
+    # The tuned row itself has the defaults where nothing was tuned.
+    untuned = tmp_path / "other"
+    result_file(untuned, "delete")
+    assert "pour-d-default" not in {row.name for row in get_experiment("cifar10", tuning=untuned).rows}
+    assert "pour-d-default" not in {row.name for row in benchmark_rows("cifar10", tuning=tmp_path)}
 
 
 def test_options_of_another_network_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

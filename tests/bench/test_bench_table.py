@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from bench_cells import keep, made_up, table_grid
 from rich.console import Console
 
-from pour.bench import make_table, render, show_table
+from pour.bench import Row, make_table, render, show_table
 from pour.bench.columns import COLUMNS, PAPER_COLUMNS
 from pour.bench.published import Published, differs, published
 from pour.errors import UsageError
@@ -165,6 +166,16 @@ def test_against_the_paper(store: Path) -> None:
         assert "paper" in text
     assert "▲" in render(table, "markdown")
     assert "masked-head" not in paper
+
+
+def test_a_row_at_its_defaults_is_compared_with_the_paper(tmp_path: Path) -> None:
+    default = Row(name="pour-d-default", method="pour-d", setting="default", family="paper")
+    grid = replace(GRID, rows=(*GRID.rows, default))
+    keep(tmp_path, grid, *(made_up(grid, default.name, seed=seed, values={"acc_r": 0.97}) for seed in range(3)))
+    table = make_table(tmp_path, against="paper")
+    assert table.row("pour-d-default").setting == "default"
+    assert table.row("pour-d-default").entries["acc_r"].difference == "above"
+    assert [row.setting for row in table.rows] == ["default", "paper"]
 
 
 def test_the_second_seed_has_no_line_in_the_paper(tmp_path: Path) -> None:

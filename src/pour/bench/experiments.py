@@ -11,6 +11,7 @@ from pour.bench.columns import BOTH_TEST_SETS, COLUMNS, PAPER_COLUMNS
 from pour.bench.settings import (
     CLOSED_FORM,
     CLOSED_FORM_BY_DATASET,
+    NOT_TUNED,
     check_tuning,
     closed_form_options,
     common_options,
@@ -43,8 +44,9 @@ __all__ = [
     "parse_seeds",
 ]
 
-Setting = Literal["reference", "closed form", "common", "tuned"]
-"""How a row's options came about: the rivals' common code base, the same tuning for all, or nothing to tune."""
+Setting = Literal["reference", "closed form", "common", "tuned", "default"]
+"""How a row's options came about: the rivals' common code base, the same tuning for all, the method's own defaults, or
+nothing to tune."""
 Family = Literal["reference", "paper", "control", "relative"]
 """Why a row is in the table."""
 
@@ -67,6 +69,8 @@ PAPER = (
 )
 START = ("weights", "freeze_backbone", "image_size", "head")
 """What training may start from, instead of from scratch."""
+WITH_DEFAULTS = ("pour-d",)
+"""Methods that have a row without tuning as well: what one gets who forgets a class and looks at nothing else."""
 CONTROLS = ("masked-head", "random-direction")
 RELATIVES = ("esc", "leace", "leace-orth", "ssd", "neggrad-plus", "bad-teacher", "unsir", "duck", "l1-sparse")
 
@@ -214,7 +218,7 @@ def _rows_of(method: str, family: Family, dataset: str, tuning: Path | None, arc
             for variant in variants
         ]
     options, note = tuned_options(method, dataset, tuning, architecture=architecture)
-    return [
+    rows = [
         Row(
             name=f"{method}-common",
             method=method,
@@ -225,6 +229,12 @@ def _rows_of(method: str, family: Family, dataset: str, tuning: Path | None, arc
         ),
         Row(name=f"{method}-tuned", method=method, setting="tuned", family=family, options=options, note=note),
     ]
+    if method in WITH_DEFAULTS and not note.startswith(NOT_TUNED):
+        # Without a tuning the row before has the defaults.
+        rows.append(
+            Row(name=f"{method}-default", method=method, setting="default", family=family, note="the method's defaults")
+        )
+    return rows
 
 
 def _digits(tuning: Path | None) -> Experiment:
@@ -249,7 +259,7 @@ def _cifar(name: str, forget: tuple[int, ...], recipe: str, arch: str | None, tu
         recipe=get_recipe(recipe),
         forget=tuple((label,) for label in forget),
         seeds=(0, 1, 2),
-        rows=benchmark_rows(name, tuning=tuning, architecture=network),
+        rows=benchmark_rows(name, tuning=tuning, settings=("common", "tuned", "default"), architecture=network),
     )
 
 

@@ -31,6 +31,8 @@ GROUPS: dict[Group, str] = {
 """The paper's groups, in its order; best and second best are marked in the last one."""
 
 
+# Of a method that has more than one row for them.
+_SETTINGS = ("common", "tuned", "default")
 # The paper attacks features before a projector.
 _PRINTED_OF_THE_ENCODER = ("rmia",)
 
@@ -182,7 +184,7 @@ def _group(cell: Cell) -> Group:
 
 def _rows(entry: _Collected, columns: tuple[Column, ...], before: Mapping[int, Cell]) -> list[TableRow]:
     cell = entry.cells[0]
-    setting = cell.setup["setting"] if cell.setup["setting"] in ("common", "tuned") else ""
+    setting = cell.setup["setting"] if cell.setup["setting"] in _SETTINGS else ""
     # A row that was to be tuned and was not must not look as if it had been.
     setting = "default" if setting and cell.note.startswith(NOT_TUNED) else setting
     row = TableRow(
@@ -253,7 +255,7 @@ def _beside_published(
     for index, row in enumerate(rows):
         method = cells[row.name].setup["method"] or row.name
         # A second seed and a method's further variants have no line in the paper.
-        known = row.name in REFERENCES or row.name in (method, f"{method}-common", f"{method}-tuned")
+        known = row.name in (*REFERENCES, method, *(f"{method}-{setting}" for setting in _SETTINGS))
         paper = {column.key: published(dataset, method, column) for column in columns} if known else {}
         printed = {key: value for key, value in paper.items() if value is not None}
         entries = dict(row.entries)

@@ -15,6 +15,7 @@ from pour.bench.tuning import tune
 from pour.bench.workers import crew
 from pour.data.splits import Splits
 from pour.errors import UsageError
+from pour.methods.contract import get_method
 from pour.models.classes import resolve_classes
 from pour.training.run import resolve_device
 
@@ -90,7 +91,9 @@ def tune_experiment(
         crew(start, device=where, jobs=min(jobs, len(chosen))) as do,
         ProgressBar(len(chosen), f"tuning {grid.name}", enabled=progress) as bar,
     ):
-        for count, method in enumerate(do(chosen), start=1):
+        # Those that walk over the retained images take longest, and nobody should wait for the last of them.
+        longest_first = sorted(chosen, key=lambda method: "retain" not in get_method(method).needs)
+        for count, method in enumerate(do(longest_first), start=1):
             bar.update(count, note=method)
     # What the others wrote is read here, not computed again.
     tuner = start()
