@@ -22,7 +22,7 @@ from pour.models.classes import resolve_classes
 from pour.training.run import Run, resolve_device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pour.bench.experiments import Row
     from pour.bench.store import Cell
@@ -106,10 +106,13 @@ def run_experiment(
     total = len(groups) * len(asked.rows)
     made: set[CellKey] = set()
     if pending := _pending(groups, shared):
-        with crew(partial(CellWorker, work), device=work.device, jobs=jobs, ray=ray) as do:
+        needed = sum(map(len, pending.values())) + sum(len(group.models(shared)) for group in pending)
+        with crew(partial(CellWorker, work), device=work.device, jobs=min(jobs, needed), ray=ray) as do:
+            # Heads share the features of their backbone: this process computes them once, while the others start.
+            train = partial(_train_here, shared) if grid.freeze_backbone and ray is None else do
             # Training a seed's original anew makes cells of its other requests stale, so look until nothing is left.
             while pending:
-                made |= _make(pending, shared, do, f"bench {grid.name}", progress=progress)
+                made |= _make(pending, shared, train, do, f"bench {grid.name}", progress=progress)
                 left = _pending(groups, shared)
                 if left == pending:
                     raise PourError(f"The cells under {folder} were written but are not what was asked for; remove it.")
@@ -142,6 +145,7 @@ def _say_where_tuning_saw_the_test(asked: Experiment) -> None:
 def _make(
     pending: dict[_Group, list[CellKey]],
     shared: SharedModels,
+    train: Crew[ModelKey | CellKey],
     do: Crew[ModelKey | CellKey],
     description: str,
     *,
@@ -154,7 +158,7 @@ def _make(
     with ProgressBar(total, description, enabled=progress) as bar:
         for batch in _batches(list(pending), shared):
             # Requests of one seed share its original.
-            for key in do(list(dict.fromkeys(key for group in batch for key in group.models(shared)))):
+            for key in train(list(dict.fromkeys(key for group in batch for key in group.models(shared)))):
                 done += 1
                 bar.update(min(done, total), note=f"trained {key.path.stem}, seed {key.seed}")
             # Asked again, because new models make cells stale that were good before.
@@ -164,6 +168,13 @@ def _make(
                 bar.update(min(done, total), note=f"{key.path.stem}, seed {key.seed}")
             shutil.rmtree(shared.out / CACHE, ignore_errors=True)
     return made
+
+
+def _train_here(shared: SharedModels, keys: Iterable[ModelKey | CellKey]) -> Iterator[ModelKey | CellKey]:
+    for key in keys:
+        if isinstance(key, ModelKey):
+            shared.train(key)
+        yield key
 
 
 def _batches(groups: list[_Group], shared: SharedModels) -> list[list[_Group]]:

@@ -101,6 +101,12 @@ class SharedModels:
             return None
         return FrozenBackbone(self.dataset, grid.architecture, grid.weights, grid.image_size, grid.head)
 
+    def prepare(self) -> None:
+        """Read the data and the backbone now, and not when the first model needs them."""
+        if self.backbone is not None:
+            self.backbone.build()
+        self.data_digest  # noqa: B018 - kept from here on
+
     def build(self) -> nn.Module:
         """A freshly initialised network."""
         height, _, channels = self.dataset.image_shape

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from pour._progress import ProgressBar
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.settings import starting_options
@@ -120,6 +122,10 @@ class _Tuner:
         self._progress = progress
         self._original = shared.load(ModelKey(seed, "original")).model
         self._splits = Splits.of(shared.dataset, list(classes))
+
+    def prepare(self) -> None:
+        """Wake the device; the original and the data were read before."""
+        torch.zeros(1, device=self._shared.device)
 
     def do(self, method: str) -> None:
         """Tune a method; its trials and the choice are in its folder."""

@@ -85,6 +85,11 @@ class CellWorker:
         self._rows = {row.name: row for row in work.experiment.rows}
         self._loaded: dict[tuple[object, ...], SharedModel] = {}
 
+    def prepare(self) -> None:
+        """Read the data and the backbone, and wake the device."""
+        self._shared.prepare()
+        torch.zeros(1, device=self._shared.device)
+
     def do(self, task: ModelKey | CellKey) -> None:
         """Train a shared model, or make a cell."""
         if isinstance(task, ModelKey):

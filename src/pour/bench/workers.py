@@ -31,6 +31,10 @@ Crew: TypeAlias = "Callable[[Iterable[Task]], Iterator[Task]]"
 class Worker(Protocol[_Task]):
     """Does tasks one after the other, and may keep things in memory between them."""
 
+    def prepare(self) -> None:
+        """Load what every task needs; several workers do so at once, before there are tasks."""
+        ...
+
     def do(self, task: _Task, /) -> None:
         """Do one; what comes of it goes to files that everybody sees."""
         ...
@@ -87,21 +91,31 @@ def _in_processes(start: Callable[[], Worker[Task]], device: str | None, jobs: i
     )
 
     def do(tasks: Iterable[Task]) -> Iterator[Task]:
-        waiting = {pool.submit(_do, task): task for task in tasks}
+        with _telling_of_the_dead():
+            waiting = {pool.submit(_do, task): task for task in tasks}
         for future in as_completed(waiting):
-            try:
+            with _telling_of_the_dead():
                 future.result()
-            except BrokenProcessPool as error:
-                raise PourError(
-                    "A worker process ended by itself, perhaps for want of memory; finished cells are kept. Start "
-                    "again with fewer jobs."
-                ) from error
             yield waiting[future]
 
     try:
+        for _ in range(jobs):
+            # Starts a process each; what fails here fails again, and is told of, with the first task.
+            pool.submit(_prepare)
         yield do
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _telling_of_the_dead() -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise PourError(
+            "A worker process ended by itself, perhaps for want of memory; finished cells are kept. Start again with "
+            "fewer jobs."
+        ) from error
 
 
 def _start(start: Callable[[], Worker[Any]], threads: int) -> None:
@@ -121,10 +135,18 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
+def _prepare() -> None:
+    _mine().prepare()
+
+
 def _do(task: Any) -> None:
+    _mine().do(task)
+
+
+def _mine() -> Worker[Any]:
     if _worker is None:
         raise PourError("A worker process was not started by a crew; this is a fault in pour, please report it.")
-    _worker.do(task)
+    return _worker
 
 
 class _RayWorker:

@@ -128,10 +128,8 @@ class FrozenBackbone:
             head = kind(features.shape[1], self.dataset.num_classes)
         batches = _FeatureBatches(features * scale, labels, batch_size=recipe.batch_size, seed=run.seed)
         exact = dataclasses.replace(run, precision="fp32")
-        # Decompositions of matrices may not be captured in a graph.
-        graph = False if self.head == "simplex" else None
         words = f"training the head of {self.arch}"
-        log = fit(head, batches, recipe, exact, objective=_loss, graph=graph, description=words)
+        log = fit(head, batches, recipe, exact, objective=_loss, description=words)
         with torch.no_grad():
             weight: Tensor = layer.weight  # type: ignore[assignment]
             weight.copy_((head.matrix() * scale).view_as(weight))
@@ -207,10 +205,14 @@ class _SimplexHead(nn.Module):
 
     def matrix(self) -> Tensor:
         """W, (C, d)."""
-        # The unchecked form of Cholesky's decomposition: a check would make the host wait for the GPU.
-        lower = torch.linalg.cholesky_ex(self.columns.T @ self.columns).L
-        orthonormal = torch.linalg.solve_triangular(lower, self.columns.T, upper=False)
-        matrix: Tensor = self.log_scale.exp() * self.corners @ orthonormal
+        # Gram and Schmidt's way, because a library's decomposition may not be captured in a CUDA graph.
+        rows: list[Tensor] = []
+        for column in self.columns.unbind(dim=1):
+            if rows:
+                before = torch.stack(rows)
+                column = column - (before @ column) @ before
+            rows.append(column / torch.linalg.vector_norm(column))
+        matrix: Tensor = self.log_scale.exp() * self.corners @ torch.stack(rows)
         return matrix
 
     def forward(self, features: Tensor) -> Tensor:
