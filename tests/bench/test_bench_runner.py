@@ -16,9 +16,11 @@ import pytest
 from bench_cells import small_grid
 
 import pour
+import pour.bench.attempts as attempts
 import pour.bench.work as work_module
 from pour.bench import CellKey, Outcome, Row, read_store, run_experiment
-from pour.bench.runner import _say_where_tuning_saw_the_test
+from pour.bench.experiments import REFERENCES, benchmark_rows
+from pour.bench.runner import _say_where_tuning_saw_the_test, _turn
 from pour.bench.store import read_cell, seal
 from pour.errors import DivergenceError, UsageError
 
@@ -173,13 +175,52 @@ def test_a_method_that_diverges_is_a_result(store: Path, monkeypatch: pytest.Mon
     def diverge(*_: Any, **__: Any) -> None:
         raise DivergenceError("The loss became nan at step 3; use a smaller learning rate.")
 
-    monkeypatch.setattr(work_module, "carry_out", diverge)
+    monkeypatch.setattr(attempts, "carry_out", diverge)
     grid = small_grid()
     row = Row(name="scrub-common", method="scrub", setting="common", family="paper")
     outcome = walked(store, grid=replace(grid, rows=(*grid.rows, row)))
     assert outcome.failed == ("scrub-common, seed 0: The loss became nan at step 3; use a smaller learning rate.",)
     assert walked(store, grid=replace(grid, rows=(*grid.rows, row))).done == 0
     assert "became nan" in pour.bench.render(pour.bench.make_table(store), "markdown")
+
+
+def test_a_tuned_row_that_diverges_runs_at_a_smaller_rate(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, rates = attempts.carry_out, []
+
+    def fragile(model: Any, request: Any, method: Any, run: Any) -> Any:
+        rates.append(method.lr)
+        if method.lr > 2e-4:
+            raise DivergenceError("The loss became nan at step 3; use a smaller learning rate.")
+        return real(model, request, method, run)
+
+    monkeypatch.setattr(attempts, "carry_out", fragile)
+    grid = small_grid()
+    row = Row(
+        name="finetune-tuned", method="finetune", setting="tuned", family="paper", options={"lr": 1e-3, "epochs": 1}
+    )
+    assert walked(store, grid=replace(grid, rows=(*grid.rows, row))).failed == ()
+    assert rates == [1e-3, pytest.approx(1e-3 / 3, rel=1e-4), pytest.approx(1e-3 / 9, rel=1e-4)]
+    cell = read_cell(store, CellKey((3,), 0, row.name))
+    assert cell is not None
+    assert cell.rate_factor == pytest.approx(1 / 9)
+    assert cell.setup["options"]["lr"] == 1e-3, "what was asked for"
+    text = pour.bench.render(pour.bench.make_table(store), "markdown")
+    assert "finetune-tuned diverged at its learning rate on 1 of 1 seeds and ran at 1/9 of it there." in text
+    # One rate for all is what the common setting is.
+    rates.clear()
+    common = replace(row, name="finetune-common", setting="common")
+    outcome = walked(store, grid=replace(grid, rows=(*grid.rows, common)))
+    assert outcome.failed == ("finetune-common, seed 0: The loss became nan at step 3; use a smaller learning rate.",)
+    assert rates == [1e-3]
+
+
+def test_long_cells_are_made_first() -> None:
+    rows = benchmark_rows("digits", only=("pour-p", "delete", "finetune", "scrub"))
+    grid = replace(small_grid(), rows=rows)
+    keys = [CellKey((3,), seed, row.name) for seed in (0, 1) for row in rows]
+    order = [key.row for key in sorted(keys, key=lambda key: _turn(grid, key)) if key.seed == 0]
+    assert order[:7] == [*REFERENCES, "finetune-common", "scrub-common", "finetune-tuned", "scrub-tuned"]
+    assert set(order[7:]) >= {"delete-common", "delete-tuned", "pour-p"}
 
 
 def test_requests_and_seeds_of_the_users(store: Path, made: list[object], monkeypatch: pytest.MonkeyPatch) -> None:

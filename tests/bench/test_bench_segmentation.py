@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 import pour
+import pour.bench.attempts as attempts
 import pour.bench.segmentation as segmentation
-import pour.bench.work as work
 from pour._torchvision import torchvision_works
 from pour.bench import Row, read_store
 from pour.bench.segmentation import run_scenes
@@ -231,14 +231,14 @@ def test_only_what_was_asked_for(small_world, tmp_path, store) -> None:
 
 def test_a_method_that_diverges_does_not_take_the_rest_along(small_world, tmp_path, store, monkeypatch) -> None:
     shutil.copytree(store / "models", tmp_path / "s" / "models")
-    real = work.carry_out
+    real = attempts.carry_out
 
     def carry_out(model: Any, request: Any, method: Any, run: Any) -> Any:
         if method.name == "pour-d":
             raise DivergenceError("The loss became NaN at step 1.")
         return real(model, request, method, run)
 
-    monkeypatch.setattr(work, "carry_out", carry_out)
+    monkeypatch.setattr(attempts, "carry_out", carry_out)
     outcome = walked(tmp_path / "s", small_world, forget=["car"])
     assert outcome.done == 4
     assert outcome.failed == ("pour-d, Car: The loss became NaN at step 1.",)

@@ -176,6 +176,22 @@ def test_a_diverging_trial_is_a_trial(
         _ = result.options
 
 
+def test_where_every_setting_diverges_lower_rates_are_tried(
+    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tuning.carry_out
+
+    def fragile(model: nn.Module, request: Any, method: Any, run: Any) -> nn.Module:
+        if method.lr > 5e-5:
+            raise DivergenceError("The loss became nan at step 3; use a smaller learning rate.")
+        return real(model, request, method, run)
+
+    monkeypatch.setattr(tuning, "carry_out", fragile)
+    result = tuned(digits_original, digits_splits, "finetune", tmp_path, lr=0.01)
+    assert [trial.failed is None for trial in result.trials] == [False] * 8 + [True, True, False, False] * 2
+    assert result.options["lr"] in (1e-5, 3e-5)
+
+
 def test_a_rate_that_the_data_decide_is_found(
     digits_original: nn.Module, digits_splits: Splits, tmp_path: Path
 ) -> None:

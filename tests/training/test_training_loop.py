@@ -15,7 +15,7 @@ from pour.training.recipes import RECIPES, Recipe, get_recipe
 from pour.training.resume import ResumeFile
 from pour.training.run import Run, resolve_device
 from pour.training.schedule import learning_rate
-from pour.training.step import make_optimizer
+from pour.training.step import TrainingStep, make_optimizer
 
 
 def make_model(seed=0):
@@ -366,3 +366,25 @@ def test_named_recipes():
     assert RECIPES["fast"].epochs == 60
     assert RECIPES["long"].epochs == 200
     assert RECIPES["fast"].change(epochs=3, lr=None) == Recipe(name="fast", epochs=3)
+
+
+def test_cudnn_measures_its_algorithms_for_large_batches_alone():
+    """A search for the last, smaller batch of an epoch takes longer than all its steps."""
+    searched = []
+
+    def objective(model, images):
+        searched.append((len(images), torch.backends.cudnn.benchmark))
+        return model(images).square().mean()
+
+    model = nn.Linear(2, 2)
+    run = quiet()
+    optimizer = make_optimizer({1.0: list(model.parameters())}, get_recipe("fast"), run.torch_device)
+    fabric = run.fabric()
+    step = TrainingStep(fabric, *fabric.setup(model, optimizer), objective, clip=None, graph=False)
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        for size in (4, 4, 3, 4, 5, 4):
+            step(torch.ones(size, 2))
+        assert torch.backends.cudnn.benchmark
+    assert searched == [(4, True), (4, True), (3, False), (4, True), (5, True), (4, False)]
+    step(torch.ones(6, 2))
+    assert searched[-1] == (6, False), "asked for by nobody"

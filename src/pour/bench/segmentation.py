@@ -19,10 +19,11 @@ from pour._progress import ProgressBar
 from pour._version import __version__
 from pour.auditing.scenes import draw_pixels
 from pour.auditing.segmentation import audit_segmentation
+from pour.bench.attempts import attempt
 from pour.bench.runner import Outcome
 from pour.bench.segmentation_experiment import SceneExperiment, scene_experiment
 from pour.bench.store import EXPERIMENT_FILE, Cell, CellKey, read_cell, read_experiment, write_cell
-from pour.bench.work import attempt, cell_setup, measured
+from pour.bench.work import cell_setup, measured
 from pour.data.registry import load_segmentation
 from pour.data.scenes import Scenes
 from pour.errors import UsageError
@@ -188,7 +189,8 @@ class _Bench:
         run = self._run(key.seed)
         started = time.perf_counter()
         request = ForgetRequest.of_scenes(self.scenes("train"), key.forget)
-        unlearned, failed, said = attempt(row, model, request, run)
+        tried = attempt(row, model, request, run)
+        unlearned = tried.model
         between = time.perf_counter()
         report = None if unlearned is None else self._audited(model, unlearned, key)
         seconds = {"unlearn": between - started, "audit": time.perf_counter() - between}
@@ -203,8 +205,9 @@ class _Bench:
             needs=() if row.method is None else get_method(row.method).needs,
             note=row.note,
             forgotten_names=tuple(self.data.classes[label] for label in key.forget),
-            failed=failed,
-            warnings=said,
+            failed=tried.failed,
+            warnings=tried.warnings,
+            rate_factor=tried.rate_factor,
             steps=0 if unlearned is None or row.method is None else history(unlearned)[-1].steps or 0,
             **({} if report is None else measured(report)),
         )

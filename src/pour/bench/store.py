@@ -86,6 +86,8 @@ class Cell:
     """Why there are no values: the sentence of the divergence guard, of the method or of the audit."""
     warnings: tuple[str, ...] = ()
     """What the method said."""
+    rate_factor: float = 1.0
+    """What the learning rates of the setup were multiplied with, because the method diverged at them."""
     steps: int = 0
     weight_change: float | None = None
     """|theta' - theta| / |theta| over all weights."""

@@ -288,6 +288,12 @@ def _notes(collected: list[_Collected], order: list[str], seeds: int, against: s
         failed = [cell for cell in entry.cells if cell.failed is not None]
         if failed:
             notes.append(f"{entry.name} failed on {len(failed)} of {len(entry.cells)} seeds: {failed[0].failed}")
+        slowed = [cell for cell in entry.whole if cell.rate_factor < 1]
+        if slowed:
+            notes.append(
+                f"{entry.name} diverged at its learning rate on {len(slowed)} of {len(entry.cells)} seeds and ran at "
+                f"1/{max(round(1 / cell.rate_factor) for cell in slowed)} of it there."
+            )
         if len(entry.cells) < seeds:
             notes.append(f"{entry.name} has {len(entry.cells)} of {seeds} seeds.")
     missing = [name for name in order if name not in {entry.name for entry in collected}]

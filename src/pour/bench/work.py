@@ -6,7 +6,6 @@ import json
 import math
 import platform
 import time
-import warnings
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +14,14 @@ import torch
 from pour._circumstances import circumstances
 from pour._version import __version__
 from pour.auditing.audit import audit
+from pour.bench.attempts import Attempt, attempt
 from pour.bench.choosing import relative_change
 from pour.bench.shared import ModelKey, SharedModel, SharedModels, SharedRole
 from pour.bench.store import Cell, CellKey, write_cell
 from pour.data.splits import Splits
-from pour.errors import PourError, UsageError
+from pour.errors import UsageError
 from pour.methods.contract import get_method
 from pour.methods.request import ForgetRequest
-from pour.methods.unlearning import carry_out, make_method
 from pour.models.history import history
 from pour.training.run import Run
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from pour.bench.segmentation_experiment import SceneExperiment
     from pour.training.run import Precision
 
-__all__ = ["CACHE", "ROLES", "CellWorker", "Work", "attempt", "cell_setup", "measured"]
+__all__ = ["CACHE", "ROLES", "CellWorker", "Work", "cell_setup", "measured"]
 
 ROLES: tuple[SharedRole, ...] = ("original", "retrained", "ceiling")
 CACHE = "cache"
@@ -111,9 +110,10 @@ class CellWorker:
         started = time.perf_counter()
         made = _Made.by(row, models, splits, self._shared, run)
         between = time.perf_counter()
-        report, failed = None, made.failed
-        if made.model is not None:
-            report, failed = self._audit(row, key, made.model, models, splits)
+        tried, report = made.attempt, None
+        failed = tried.failed
+        if tried.model is not None:
+            report, failed = self._audit(row, key, tried.model, models, splits)
         seconds = {"unlearn": between - started, "audit": time.perf_counter() - between}
         cell = Cell(
             setup=cell_setup(self._work.experiment, row, key, **self._work.experiment.start),
@@ -127,7 +127,8 @@ class CellWorker:
             note=row.note,
             forgotten_names=splits.forgotten_names,
             failed=failed,
-            warnings=made.warnings,
+            warnings=tried.warnings,
+            rate_factor=tried.rate_factor,
             steps=made.steps,
             weight_change=made.weight_change,
             **({} if report is None else measured(report)),
@@ -175,11 +176,9 @@ class CellWorker:
 
 @dataclass(frozen=True, kw_only=True)
 class _Made:
-    """A row's model, or why there is none."""
+    """What came of a row's method, and what that took."""
 
-    model: nn.Module | None
-    failed: str | None = None
-    warnings: tuple[str, ...] = ()
+    attempt: Attempt
     steps: int = 0
     weight_change: float | None = None
 
@@ -194,36 +193,18 @@ class _Made:
     ) -> _Made:
         original = models["original"].model
         if row.method is None:
-            return cls(model=models[row.name].model)  # type: ignore[index]
+            return cls(attempt=Attempt(model=models[row.name].model))  # type: ignore[index]
         needs = get_method(row.method).needs
         if "validation" in needs and splits.validation is None:
             splits = splits.holdout(_VALIDATION, run.seed)
         request = replace(ForgetRequest.of(splits), build=shared.build, recipe=shared.experiment.recipe)
-        model, failed, said = attempt(row, original, request, run)
-        if model is None:
-            return cls(model=None, failed=failed)
-        change = relative_change(original, model)
+        tried = attempt(row, original, request, run)
+        if tried.model is None:
+            return cls(attempt=tried)
+        change = relative_change(original, tried.model)
         if not math.isfinite(change):
-            return cls(model=None, failed="The weights are not finite.", warnings=said)
-        return cls(model=model, warnings=said, steps=history(model)[-1].steps or 0, weight_change=change)
-
-
-def attempt(
-    row: Row, model: nn.Module, request: ForgetRequest, run: Run
-) -> tuple[nn.Module | None, str | None, tuple[str, ...]]:
-    """What a row's method makes of ``model``, or why it made nothing, and what it warned of.
-
-    A method that diverges or refuses must not take the rest of the grid with it.
-    """
-    if row.method is None:
-        return model, None, ()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        try:
-            result = carry_out(model, request, make_method(row.method, **row.options), run)
-        except PourError as error:
-            return None, str(error), ()
-    return result, None, tuple(str(entry.message) for entry in caught if str(entry.message).startswith(row.method))
+            return cls(attempt=replace(tried, model=None, failed="The weights are not finite."))
+        return cls(attempt=tried, steps=history(tried.model)[-1].steps or 0, weight_change=change)
 
 
 def measured(report: AuditReport) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from lightning_fabric import Fabric
 
@@ -102,6 +103,7 @@ class TrainingStep:
         self._clip = clip
         self._wanted = graph
         self._warm: Counter[_Kind] = Counter()
+        self._largest = 0
         self._recorded: dict[_Kind, _Recorded] = {}
         # One stream for the first steps and the capture: autograd remembers where a parameter's gradient was summed.
         self._stream: Any = torch.cuda.Stream() if graph else None  # type: ignore[no-untyped-call]
@@ -116,6 +118,27 @@ class TrainingStep:
 
     def __call__(self, *batch: Tensor) -> Tensor:
         """Take one step; the loss is overwritten by the next one."""
+        with self._searching(batch):
+            return self._take(*batch)
+
+    @contextlib.contextmanager
+    def _searching(self, batch: tuple[Tensor, ...]) -> Iterator[None]:
+        """Let cuDNN measure its algorithms only for batches of the largest size so far.
+
+        It does so for every size on its own, for seconds; a smaller batch is mostly the last of an epoch and cannot
+        pay for that.
+        """
+        size = len(batch[0]) if batch else 0
+        flags = torch.backends.cudnn
+        before = flags.benchmark
+        flags.benchmark = before and size >= self._largest
+        self._largest = max(self._largest, size)
+        try:
+            yield
+        finally:
+            flags.benchmark = before
+
+    def _take(self, *batch: Tensor) -> Tensor:
         if not self._wanted:
             return self._step(*batch)
         kind = tuple((tensor.shape, tensor.dtype) for tensor in batch)

@@ -1,0 +1,80 @@
+"""Carrying out a row's method in a grid that must go on whatever happens to it."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pour.errors import DivergenceError, PourError
+from pour.methods.contract import get_method
+from pour.methods.iterative import IterativeMethod
+from pour.methods.unlearning import carry_out, make_method
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pour.bench.experiments import Row
+    from pour.methods.request import ForgetRequest
+    from pour.training.run import Run
+
+__all__ = ["Attempt", "attempt"]
+
+# What a tuned learning rate is multiplied with, one after the other, while the method diverges.
+_FACTORS = (1.0, 1 / 3, 1 / 9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A row's model, or why there is none."""
+
+    model: nn.Module | None
+    failed: str | None = None
+    """The sentence of the divergence guard or of the method."""
+    warnings: tuple[str, ...] = ()
+    """What the method said."""
+    rate_factor: float = 1.0
+    """What the learning rates were multiplied with, where the method diverged at the row's own."""
+
+
+def attempt(row: Row, model: nn.Module, request: ForgetRequest, run: Run) -> Attempt:
+    """What a row's method makes of ``model``.
+
+    A tuned row that diverges is run again at a third of its learning rates, and then at a ninth: its options were
+    chosen on another class, and whoever uses the method sees it diverge without looking at any test image. The common
+    setting has one learning rate for all and stands as it is.
+    """
+    if row.method is None:
+        return Attempt(model=model)
+    failed = ""
+    for factor in _factors(row):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            try:
+                result = carry_out(model, request, make_method(row.method, **_scaled(row, factor)), run)
+            except DivergenceError as error:
+                failed = str(error)
+                continue
+            except PourError as error:
+                return Attempt(model=None, failed=str(error), rate_factor=factor)
+        said = tuple(str(entry.message) for entry in caught if str(entry.message).startswith(row.method))
+        return Attempt(model=result, warnings=said, rate_factor=factor)
+    return Attempt(model=None, failed=failed, rate_factor=factor)
+
+
+def _factors(row: Row) -> tuple[float, ...]:
+    # A method that takes its learning rate from the data has none to make smaller.
+    return _FACTORS if row.setting == "tuned" and None not in _rates(row).values() else _FACTORS[:1]
+
+
+def _rates(row: Row) -> dict[str, Any]:
+    kind = get_method(row.method or "")
+    names = kind.rate_options if issubclass(kind, IterativeMethod) else ()
+    options = row.resolved()
+    return {name: options[name] for name in names}
+
+
+def _scaled(row: Row, factor: float) -> dict[str, Any]:
+    if factor == 1:
+        return dict(row.options)
+    return {**row.options, **{name: float(f"{rate * factor:.6g}") for name, rate in _rates(row).items()}}
