@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pour.bench import make_table, render
+from pour.bench.experiments import RELATIVES
 from pour.bench.segmentation_table import render_scenes, scene_lines
 from pour.bench.zeroshot_table import zero_shot_table
 
 ROOT = Path(__file__).resolve().parent.parent
+# Further forms of POUR-P: in the full table.
+_LEFT_OUT = ("pour-p-scores", "pour-p-decisions")
 
 
 def training_runs() -> list[dict[str, Any]]:
@@ -131,9 +135,43 @@ def methods_table() -> list[str]:
     return lines
 
 
-def study_table() -> list[str]:
+def cifar_table(name: str) -> list[str]:
+    """Every row and column, the paper's values beside ours."""
+    return render(make_table(ROOT / "results" / name, against="paper"), "markdown").rstrip().splitlines()
+
+
+def short_cifar_table(name: str) -> list[str]:
+    """The paper's methods and the controls, without the common setting and with the columns that decide."""
+    columns = ("acc_r", "acc_f", "aus", "rus_o", "rus_r", "probe")
+    table = make_table(ROOT / "results" / name, columns=columns, against="paper")
+    rows = [row for row in table.rows if row.setting != "common" and not row.encoder and row.name not in _LEFT_OUT]
+    rows = [row for row in rows if not row.name.removesuffix("-tuned").startswith(RELATIVES)]
+    names = {row.name for row in table.rows} - {row.name for row in rows}
+    notes = tuple(note for note in table.notes if note.split()[0] not in names)
+    return render(dataclasses.replace(table, rows=tuple(rows), notes=notes), "markdown").rstrip().splitlines()
+
+
+def sweep_table() -> list[str]:
+    """POUR-D at growing learning rates and lengths."""
+    found = json.loads((ROOT / "results" / "methods" / "pour-d-cifar10-h200.json").read_text())
+    lines = [
+        "| rate, times the default | steps | BatchNorm | Acc_r | Acc_f | RUS(o) | RUS(r) | probe |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in found["rows"]:
+        start = f"| {row['factor']:g} | {row['steps']} | {row['batch_norm']} |"
+        if "failed" in row:
+            lines.append(f"{start} diverged | | | | |")
+        else:
+            values = [f"{100 * row['acc_r']:.2f}", f"{100 * row['acc_f']:.2f}", f"{row['rus_o']:.2f}"]
+            values += [f"{row['rus_r']:.2f}", f"{100 * row['probe_linear']:.1f}"]
+            lines.append(f"{start} {' | '.join(values)} |")
+    return lines
+
+
+def study_table(name: str) -> list[str]:
     """What forgetting each class costs, beside how far it stood from the others."""
-    found = json.loads((ROOT / "results" / "cifar10-small" / "study" / "separation.json").read_text())["result"]
+    found = json.loads((ROOT / "results" / name / "study" / "separation.json").read_text())["result"]
     labels = {"pour-p": "POUR-P", "pour-d": "POUR-D", "gradient-ascent": "gradient ascent", "delete": "DELETE"}
     lines = [
         f"| class | separation | nearest | {' | '.join(labels.values())} |",
@@ -151,14 +189,14 @@ def study_table() -> list[str]:
     return [*lines, f"| rank correlation | | | {' | '.join(cells)} |"]
 
 
-def terms_table() -> list[str]:
+def terms_table(name: str) -> list[str]:
     """The bound's three terms at the start and at the end of each method that was followed."""
     lines = [
         "| method | step | Acc_r | Acc_f | alpha | separation term | forgotten term | retained term | distance |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for method in ("pour-d", "delete", "gradient-ascent"):
-        path = ROOT / "results" / "cifar10-small" / "study" / f"trajectory-{method}.json"
+        path = ROOT / "results" / name / "study" / f"trajectory-{method}.json"
         looks = json.loads(path.read_text())["result"]["looks"]
         for look in (looks[0], looks[-1]):
             terms = look["terms"]["energy"]
@@ -172,9 +210,20 @@ def terms_table() -> list[str]:
 
 
 TABLES = {
-    "docs/reproduction.md": {"terms": terms_table, "study": study_table},
+    "docs/reproduction.md": {
+        "cifar10": partial(cifar_table, "cifar10"),
+        "pour-d": sweep_table,
+        "terms": partial(terms_table, "cifar10"),
+        "study": partial(study_table, "cifar10"),
+        "terms-small": partial(terms_table, "cifar10-small"),
+        "study-small": partial(study_table, "cifar10-small"),
+    },
     "docs/pathmnist.md": {"pathmnist": pathmnist_table, "directions": directions_table},
-    "README.md": {"training": training_table, "collapse": collapse_table},
+    "README.md": {
+        "cifar10": partial(short_cifar_table, "cifar10"),
+        "training": training_table,
+        "collapse": collapse_table,
+    },
     "docs/methods.md": {"methods": methods_table},
     "docs/segmentation.md": {"camvid": camvid_table},
     "docs/zeroshot.md": {"zeroshot": zeroshot_table},

@@ -383,6 +383,19 @@ def test_an_audit_replaces_files_only_when_told(files, tmp_path, options, there,
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_the_file_beside_a_model_is_not_replaced_either(files, tmp_path):
+    """It may be somebody's own, or what is left to know of a model that is gone."""
+    (tmp_path / "new.json").write_text("mine")
+    train = ["train", "--data", "digits", "--out", tmp_path / "new.safetensors"]
+    unlearn = ["unlearn", files[0], "--forget", 3, "--method", "pour-p", "--out", tmp_path / "new.safetensors"]
+    for command in (train, [*train[:2], "camvid", *train[3:]], unlearn):
+        assert "new.json already exists" in refusal(*command)
+    assert (tmp_path / "new.json").read_text() == "mine"
+    assert not (tmp_path / "new.safetensors").exists()
+    succeed(*unlearn, "--overwrite")
+    assert "pour-p" in (tmp_path / "new.json").read_text()
+
+
 @pytest.mark.usefixtures("no_audit")
 @pytest.mark.parametrize(
     ("options", "words"),

@@ -97,9 +97,10 @@ def result_file(folder: Path, method: str, **changes: object) -> None:
 def test_tuned_options_come_from_a_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result_file(tmp_path, "delete")
     result_file(tmp_path, "finetune", best=None)
-    options, note = tuned_options("delete", "cifar10", tmp_path)
-    assert options == {"lr": 0.5, "epochs": 3, "batch_norm": "frozen"}
-    assert note == "tuned by the rule 'benchmark' with seed 100"
+    tuned = tuned_options("delete", "cifar10", tmp_path)
+    assert tuned.options == {"lr": 0.5, "epochs": 3, "batch_norm": "frozen"}
+    assert tuned.note == "tuned by the rule 'benchmark' with seed 100"
+    assert (tuned.classes, tuned.seed) == ((), 100), "an older file does not say which classes"
     rows = {row.name: row for row in get_experiment("cifar10", tuning=tmp_path).rows}
     assert rows["delete-tuned"].resolved()["lr"] == 0.5
     for untuned in ("finetune-tuned", "scrub-tuned"):
@@ -136,6 +137,7 @@ def test_options_of_another_network_are_not_taken(tmp_path: Path, monkeypatch: p
     result_file(tmp_path, "delete", dataset="cifar10", architecture="resnet18", forgotten=[4])
     rows = {row.name: row for row in get_experiment("cifar10", tuning=tmp_path).rows}
     assert rows["delete-tuned"].note.startswith("tuned by")
+    assert (rows["delete-tuned"].tuned_on, rows["delete-tuned"].tuned_with) == ((4,), 100)
     with pytest.raises(UsageError, match="tuned for delete on resnet18, not on resnet-small"):
         get_experiment("cifar10", arch="resnet-small", tuning=tmp_path)
     with pytest.raises(UsageError, match="tuned for delete on cifar10, not on cifar100"):
@@ -145,9 +147,10 @@ def test_options_of_another_network_are_not_taken(tmp_path: Path, monkeypatch: p
     freeze_tuning(tmp_path, "cifar10", into=frozen)
     monkeypatch.setattr(settings_module, "TUNED", frozen)
     assert tuned_options("delete", "cifar10", architecture="resnet18")[0]["lr"] == 0.5
-    options, note = tuned_options("delete", "cifar10", architecture="resnet-small")
-    assert options == {"batch_norm": "frozen"}
-    assert note.startswith("not tuned")
+    untuned = tuned_options("delete", "cifar10", architecture="resnet-small")
+    assert untuned.options == {"batch_norm": "frozen"}
+    assert untuned.note.startswith("not tuned")
+    assert (untuned.classes, untuned.seed) == ((), None)
 
 
 def test_what_ships_with_pour_says_what_it_was_tuned_on() -> None:
@@ -200,7 +203,12 @@ def test_seeds_of_the_command_line() -> None:
 def test_the_papers_grids_with_another_network(name: str) -> None:
     paper, small = get_experiment(name), get_experiment(name, arch="resnet-small", recipe="short")
     assert (small.architecture, small.recipe.name) == ("resnet-small", "short")
-    assert replace(small, architecture=paper.architecture, recipe=paper.recipe) == paper
+    assert replace(small, architecture=paper.architecture, recipe=paper.recipe, rows=paper.rows) == paper
+    # What was tuned on the paper's network is not taken for another.
+    assert [row for row in small.rows if row.setting != "tuned"] == [
+        row for row in paper.rows if row.setting not in ("tuned", "default")
+    ]
+    assert all(row.note.startswith("not tuned") for row in small.rows if row.setting == "tuned")
     with pytest.raises(UsageError, match="There is no recipe 'brief'"):
         get_experiment(name, recipe="brief")
 

@@ -312,12 +312,12 @@ def test_a_killed_walk_loses_at_most_the_running_cell(finished: Path, tmp_path: 
 
 
 def test_tuned_rows_on_the_class_of_the_tuning_are_warned_of(tmp_path: Path) -> None:
-    rows = (Row(name="delete-tuned", method="delete", setting="tuned", family="paper", note="tuned by the rule"),)
-    grid = small_grid(rows=rows)
+    plain = Row(name="delete-tuned", method="delete", setting="tuned", family="paper")
+    grid = small_grid(rows=(replace(plain, tuned_on=(8,), tuned_with=100),))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _say_where_tuning_saw_the_test(grid)
-        _say_where_tuning_saw_the_test(small_grid(rows=(replace(rows[0], note="not tuned: ..."),), forget=((8,),)))
+        _say_where_tuning_saw_the_test(small_grid(rows=(plain,), forget=((8,),), seeds=(100,)))
     with pytest.warns(UserWarning, match="chosen on class 8"):
         _say_where_tuning_saw_the_test(replace(grid, forget=((3,), (1, 8))))
     with pytest.warns(UserWarning, match="chosen on seed 100"):

@@ -89,6 +89,10 @@ class Row:
     """What differs from the method's defaults."""
     note: str = ""
     """Where the options come from."""
+    tuned_on: tuple[int, ...] = ()
+    """The classes that tuning forgot when it chose the options."""
+    tuned_with: int | None = None
+    """The seed of that tuning."""
 
     def resolved(self) -> dict[str, Any]:
         """All options by name, the defaults included."""
@@ -217,7 +221,7 @@ def _rows_of(method: str, family: Family, dataset: str, tuning: Path | None, arc
             )
             for variant in variants
         ]
-    options, note = tuned_options(method, dataset, tuning, architecture=architecture)
+    tuned = tuned_options(method, dataset, tuning, architecture=architecture)
     rows = [
         Row(
             name=f"{method}-common",
@@ -227,9 +231,18 @@ def _rows_of(method: str, family: Family, dataset: str, tuning: Path | None, arc
             options=common_options(kind, dataset),
             note="the rivals' common code base",
         ),
-        Row(name=f"{method}-tuned", method=method, setting="tuned", family=family, options=options, note=note),
+        Row(
+            name=f"{method}-tuned",
+            method=method,
+            setting="tuned",
+            family=family,
+            options=tuned.options,
+            note=tuned.note,
+            tuned_on=tuned.classes,
+            tuned_with=tuned.seed,
+        ),
     ]
-    if method in WITH_DEFAULTS and not note.startswith(NOT_TUNED):
+    if method in WITH_DEFAULTS and not tuned.note.startswith(NOT_TUNED):
         # Without a tuning the row before has the defaults.
         rows.append(
             Row(name=f"{method}-default", method=method, setting="default", family=family, note="the method's defaults")

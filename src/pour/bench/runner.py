@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 
 from pour._progress import ProgressBar
 from pour.bench.experiments import Experiment, get_experiment
-from pour.bench.settings import NOT_TUNED
 from pour.bench.shared import ModelKey, SharedModels
 from pour.bench.store import CellKey, read_cell, read_experiment, write_experiment
-from pour.bench.tuning_grid import TUNED_CLASSES, TUNING_SEED
 from pour.bench.work import CACHE, ROLES, CellWorker, Work, cell_setup
 from pour.bench.workers import crew
 from pour.errors import PourError, UsageError
@@ -132,12 +130,11 @@ def claim(shared: SharedModels) -> None:
 
 def _say_where_tuning_saw_the_test(asked: Experiment) -> None:
     """Warn of rows whose options were chosen on a class or a seed that is asked for."""
-    if not any(row.setting == "tuned" and not row.note.startswith(NOT_TUNED) for row in asked.rows):
-        return
-    known = set(TUNED_CLASSES.get(asked.name, ()))
-    seen = sorted(known & {label for request in asked.forget for label in request})
-    if seen or TUNING_SEED in asked.seeds:
-        what = f"class {seen[0]}" if seen else f"seed {TUNING_SEED}"
+    shown = {label for request in asked.forget for label in request}
+    classes = sorted(shown & {label for row in asked.rows for label in row.tuned_on})
+    seeds = sorted({row.tuned_with for row in asked.rows if row.tuned_with is not None} & set(asked.seeds))
+    if classes or seeds:
+        what = f"class {classes[0]}" if classes else f"seed {seeds[0]}"
         warnings.warn(
             f"The options of the tuned rows were chosen on {what}; they are no fair test of it.", stacklevel=3
         )

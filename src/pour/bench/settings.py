@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pour._files import write_text
 from pour.errors import UsageError
@@ -16,6 +16,7 @@ __all__ = [
     "CLOSED_FORM",
     "CLOSED_FORM_BY_DATASET",
     "NOT_TUNED",
+    "Tuned",
     "check_tuning",
     "closed_form_options",
     "common_options",
@@ -103,9 +104,18 @@ def closed_form_options(row: str, dataset: str) -> dict[str, Any]:
     return {**_CLOSED_FORM_OPTIONS.get(row, {}), **_CLOSED_FORM_BY_DATASET.get((row, dataset), {})}
 
 
-def tuned_options(
-    method: str, dataset: str, folder: Path | None = None, *, architecture: str | None = None
-) -> tuple[dict[str, Any], str]:
+class Tuned(NamedTuple):
+    """Options of a tuned row, and where they come from."""
+
+    options: dict[str, Any]
+    note: str
+    classes: tuple[int, ...] = ()
+    """What the trials forgot; empty where nothing was tuned."""
+    seed: int | None = None
+    """Of the trials."""
+
+
+def tuned_options(method: str, dataset: str, folder: Path | None = None, *, architecture: str | None = None) -> Tuned:
     """What tuning chose for a method, BatchNorm frozen, and where that comes from; the method's defaults without.
 
     Args:
@@ -128,8 +138,13 @@ def tuned_options(
     if found is None:
         own = make_method(method).options()
         other = ", ".join(f"{name}={value}" for name, value in frozen.items() if own.get(name) != value)
-        return frozen, f"{NOT_TUNED}: the method's defaults" + (f", but {other}" if other else "")
-    return {**frozen, **found["options"]}, f"tuned by the rule {found['rule']!r} with seed {found['seed']}"
+        return Tuned(frozen, f"{NOT_TUNED}: the method's defaults" + (f", but {other}" if other else ""))
+    return Tuned(
+        {**frozen, **found["options"]},
+        f"tuned by the rule {found['rule']!r} with seed {found['seed']}",
+        tuple(found["forgotten"] or ()),
+        found["seed"],
+    )
 
 
 def check_tuning(folder: Path) -> None:

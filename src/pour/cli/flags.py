@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pour._files import refuse_to_overwrite
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ __all__ = [
     "Root",
     "Seed",
     "Std",
+    "check_model_file",
     "refuse_unread",
 ]
 
@@ -68,6 +70,12 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar, no table.
 Forget = Annotated[
     list[str], typer.Option(help="A class to forget, by name or index; may be given several times.", show_default=False)
 ]
+
+
+def check_model_file(out: Path, *, overwrite: bool) -> None:
+    """Raise unless a model and the JSON file beside it may be written."""
+    refuse_to_overwrite(out, overwrite=overwrite)
+    refuse_to_overwrite(out.with_suffix(".json"), overwrite=overwrite)
 
 
 def refuse_unread(flags: Mapping[str, object], where: str, advice: str = "leave it out") -> None:

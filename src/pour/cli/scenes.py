@@ -14,7 +14,8 @@ import typer
 from rich.table import Table
 
 import pour
-from pour._files import refuse_to_overwrite, write_text
+from pour._files import write_text
+from pour.cli.flags import check_model_file
 from pour.cli.terminal import open_own, show, tell_outcome
 from pour.errors import UsageError
 
@@ -58,7 +59,7 @@ def train_scenes(
     from pour.training import get_recipe
     from pour.training.segmenter import describe_segmenter, train_segmenter
 
-    refuse_to_overwrite(out, overwrite=overwrite)
+    check_model_file(out, overwrite=overwrite)
     chosen = get_recipe(recipe or "scenes").change(**changes)
     dataset = load_segmentation(data, root, download=download)
     started = time.perf_counter()

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 import pour
-from pour._files import refuse_to_overwrite, write_text
+from pour._files import write_text
 from pour._options import DEFAULT_METHOD
 from pour.cli.flags import (
     Compile,
@@ -26,6 +26,7 @@ from pour.cli.flags import (
     Root,
     Seed,
     Std,
+    check_model_file,
     refuse_unread,
 )
 from pour.cli.scenes import open_segmenter, request_scenes, train_scenes
@@ -100,7 +101,7 @@ def train(
     from pour.training import FrozenBackbone, Run, describe_classifier, get_recipe, train_classifier
     from pour.training.zeroshot import is_zero_shot, train_zero_shot
 
-    refuse_to_overwrite(out, overwrite=overwrite)
+    check_model_file(out, overwrite=overwrite)
     if not save_every >= 0:
         raise UsageError(f"--save-every is a number of seconds, 0 or more, but is {save_every}.")
     network = arch or ("resnet-digits" if data == "digits" else "resnet18")
@@ -241,7 +242,7 @@ def unlearn(
     from pour.data.splits import Splits
     from pour.methods import make_method, request_of
 
-    refuse_to_overwrite(out, overwrite=overwrite)
+    check_model_file(out, overwrite=overwrite)
     if bool(forget) == bool(concept):
         raise UsageError("Name what to forget, with --forget (a class) or --concept (words), and not both.")
     flags: dict[str, object] = {"--method": method, "--data": data, "--root": root, "--arch": arch}
