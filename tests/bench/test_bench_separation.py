@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -82,3 +82,21 @@ def test_a_method_that_diverges_and_wrong_use(
     assert study.correlation("delete") is None
     with pytest.raises(UsageError, match="at least one method and one class"):
         separation_study(digits_original, digits, {}, device="cpu")
+
+
+def test_a_method_that_diverges_is_run_at_smaller_rates(
+    digits: ImageDataset, digits_original: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = separation.carry_out
+
+    def fragile(model: nn.Module, request: Any, method: Any, run: Any) -> nn.Module:
+        if method.lr > 2e-4:
+            raise DivergenceError("The loss became nan.")
+        return real(model, request, method, run)
+
+    monkeypatch.setattr(separation, "carry_out", fragile)
+    settings = {"delete": {"lr": 1e-3, "steps": 2}}
+    study = separation_study(digits_original, digits, settings, classes=[1], device="cpu", progress=False)
+    cost = study.classes[0].methods["delete"]
+    assert cost is not None
+    assert cost["rate_factor"] == pytest.approx(1 / 9)

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING
+import shutil
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import pour.bench.study as study_module
 from pour.bench import get_experiment
 from pour.bench.study import FOLLOWED, run_study
 from pour.errors import UsageError
@@ -73,3 +75,29 @@ def test_bad_input_is_refused(experiment: Experiment, tmp_path: Path) -> None:
     without = dataclasses.replace(experiment, rows=tuple(row for row in experiment.rows if row.method != "delete"))
     with pytest.raises(UsageError, match="has no row of delete"):
         run_study(without, tmp_path, device="cpu")
+
+
+def test_a_method_that_diverges_is_followed_at_a_smaller_rate(
+    experiment: Experiment, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(store / "models", tmp_path / "models")
+    shutil.copy(store / "experiment.json", tmp_path)
+    wild = {**SHORT, "lr": 1e6}
+    rows = tuple(
+        dataclasses.replace(row, options=wild) if row.method == "gradient-ascent" else row for row in experiment.rows
+    )
+    rates = []
+    real = study_module.follow
+
+    def watched(*given: Any, **options: Any) -> Any:
+        rates.append(options.get("lr"))
+        return real(*given, **options)
+
+    monkeypatch.setattr(study_module, "follow", watched)
+    study = run_study(
+        dataclasses.replace(experiment, rows=rows), tmp_path, looks=3, classes=[3], device="cpu", progress=False
+    )
+    assert [rate for rate in rates if rate is not None] == pytest.approx([1e6, 1e6 / 3, 1e6 / 9], rel=1e-4)
+    found = json.loads(study.trajectories["gradient-ascent"].read_text())["result"]
+    assert found["failed"] is not None, "no rate was small enough, and that is told"
+    assert found["options"]["lr"] == pytest.approx(1e6 / 9, rel=1e-4)

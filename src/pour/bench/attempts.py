@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pour.errors import DivergenceError, PourError
@@ -12,16 +13,18 @@ from pour.methods.iterative import IterativeMethod
 from pour.methods.unlearning import carry_out, make_method
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from torch import nn
 
     from pour.bench.experiments import Row
     from pour.methods.request import ForgetRequest
     from pour.training.run import Run
 
-__all__ = ["Attempt", "attempt"]
+__all__ = ["Attempt", "attempt", "slower"]
 
-# What a tuned learning rate is multiplied with, one after the other, while the method diverges.
-_FACTORS = (1.0, 1 / 3, 1 / 9)
+# What tuned learning rates are multiplied with, one after the other, while the method diverges.
+_FACTORS = (1 / 3, 1 / 9)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +50,11 @@ def attempt(row: Row, model: nn.Module, request: ForgetRequest, run: Run) -> Att
     if row.method is None:
         return Attempt(model=model)
     failed = ""
-    for factor in _factors(row):
+    for factor, options in islice(slower(row.method, row.options), None if row.setting == "tuned" else 1):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             try:
-                result = carry_out(model, request, make_method(row.method, **_scaled(row, factor)), run)
+                result = carry_out(model, request, make_method(row.method, **options), run)
             except DivergenceError as error:
                 failed = str(error)
                 continue
@@ -62,19 +65,19 @@ def attempt(row: Row, model: nn.Module, request: ForgetRequest, run: Run) -> Att
     return Attempt(model=None, failed=failed, rate_factor=factor)
 
 
-def _factors(row: Row) -> tuple[float, ...]:
-    # A method that takes its learning rate from the data has none to make smaller.
-    return _FACTORS if row.setting == "tuned" and None not in _rates(row).values() else _FACTORS[:1]
+def slower(method: str, options: Mapping[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
+    """The options of a method as they are, then with smaller learning rates, each with the factor of the rates.
 
+    A method without learning rates, or one that takes them from the data, has nothing to make smaller.
 
-def _rates(row: Row) -> dict[str, Any]:
-    kind = get_method(row.method or "")
-    names = kind.rate_options if issubclass(kind, IterativeMethod) else ()
-    options = row.resolved()
-    return {name: options[name] for name in names}
-
-
-def _scaled(row: Row, factor: float) -> dict[str, Any]:
-    if factor == 1:
-        return dict(row.options)
-    return {**row.options, **{name: float(f"{rate * factor:.6g}") for name, rate in _rates(row).items()}}
+    Example:
+        >>> [(round(factor, 2), chosen["lr"]) for factor, chosen in slower("delete", {"lr": 0.09})]
+        [(1.0, 0.09), (0.33, 0.03), (0.11, 0.01)]
+    """
+    yield 1.0, dict(options)
+    kind = get_method(method)
+    known = make_method(method, **options).options()
+    rates = {name: known[name] for name in kind.rate_options} if issubclass(kind, IterativeMethod) else {}
+    if rates and None not in rates.values():
+        for factor in _FACTORS:
+            yield factor, {**options, **{name: float(f"{rate * factor:.6g}") for name, rate in rates.items()}}

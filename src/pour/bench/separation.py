@@ -13,6 +13,7 @@ import torch
 from pour._files import write_text
 from pour._progress import ProgressBar
 from pour.auditing.features import stratified_rows
+from pour.bench.attempts import slower
 from pour.data.splits import Splits
 from pour.errors import DivergenceError, UsageError
 from pour.geometry.discrepancy import energy_distance, median_bandwidth, mmd
@@ -53,7 +54,8 @@ class ClassSeparation:
     acc_r_before: float
     """The original's test accuracy on the other classes."""
     methods: Mapping[str, Mapping[str, float] | None]
-    """By method: ``acc_r``, ``acc_f`` and ``acc_r_change`` on test images; None where it diverged."""
+    """By method: ``acc_r``, ``acc_f`` and ``acc_r_change`` on test images, and what its learning rates had to be
+    multiplied with (``rate_factor``) so that it did not diverge; None where it did at all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +136,7 @@ def separation_study(
             acc_r = _accuracy(before.right, before.labels != label)
             costs: dict[str, dict[str, float] | None] = {}
             for method, options in methods.items():
-                after = _forgotten(original, dataset, label, method, options, run)
-                costs[method] = None if after is None else _cost(after, label, acc_r)
+                costs[method] = _cost_of(original, dataset, label, method, options, run, acc_r)
                 bar.update(len(found) * len(methods) + len(costs), note=f"{dataset.classes[label]}, {method}")
             rest = features[labels != label]
             found.append(
@@ -165,23 +166,27 @@ def _answers(model: nn.Module, dataset: ImageDataset, run: Run) -> _Answers:
     return _Answers(seen.features, seen.scores.argmax(dim=1) == seen.labels, seen.labels)
 
 
-def _forgotten(
-    original: nn.Module, dataset: ImageDataset, label: int, method: str, options: Mapping[str, Any], run: Run
-) -> _Answers | None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        try:
-            request = ForgetRequest.of(Splits.of(dataset, [label]))
-            model = carry_out(original, request, make_method(method, **options), run)
-        except DivergenceError:
-            return None
-    return _answers(model, dataset, run)
-
-
-def _cost(after: _Answers, label: int, acc_r_before: float) -> dict[str, float]:
-    acc_r = _accuracy(after.right, after.labels != label)
-    acc_f = _accuracy(after.right, after.labels == label)
-    return {"acc_r": acc_r, "acc_f": acc_f, "acc_r_change": acc_r - acc_r_before}
+def _cost_of(
+    original: nn.Module,
+    dataset: ImageDataset,
+    label: int,
+    method: str,
+    options: Mapping[str, Any],
+    run: Run,
+    acc_r_before: float,
+) -> dict[str, float] | None:
+    """What forgetting a class did, at the first learning rate at which the method does not diverge."""
+    request = ForgetRequest.of(Splits.of(dataset, [label]))
+    for factor, chosen in slower(method, options):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            try:
+                after = _answers(carry_out(original, request, make_method(method, **chosen), run), dataset, run)
+            except DivergenceError:
+                continue
+        acc_r, acc_f = (_accuracy(after.right, side) for side in (after.labels != label, after.labels == label))
+        return {"acc_r": acc_r, "acc_f": acc_f, "acc_r_change": acc_r - acc_r_before, "rate_factor": factor}
+    return None
 
 
 def _accuracy(right: Tensor, where: Tensor) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pour._circumstances import circumstances
 from pour._files import write_text
+from pour.bench.attempts import slower
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.runner import claim
 from pour.bench.separation import separation_study
@@ -25,6 +26,8 @@ from pour.training.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from torch import nn
 
     from pour.training.run import Precision
 
@@ -61,8 +64,9 @@ def run_study(
 ) -> Study:
     """Follow POUR-D, gradient ascent and DELETE in the terms of the bound, and forget every class by each method.
 
-    The models are those of the store at ``out``, trained where they are missing; the options those of the tuned rows.
-    What is there already, of the same models and options, is kept. Everything goes to ``out/study``.
+    The models are those of the store at ``out``, trained where they are missing; the options those of the tuned rows,
+    at a third or a ninth of their learning rates where a method diverges. What is there already, of the same models and
+    options, is kept. Everything goes to ``out/study``.
 
     Args:
         experiment: one of ours by name, or your own; its first request is the one that is followed.
@@ -102,9 +106,9 @@ def run_study(
         found = kept(
             f"trajectory-{method}",
             {"options": options[method], "every": every, "forget": list(forget)},
-            lambda method=method, every=every: follow(  # type: ignore[misc]
-                original, retrained, splits, method, every=every, **common, **options[method]
-            ).to_dict(),
+            lambda method=method, every=every: _followed(  # type: ignore[misc]
+                original, retrained, splits, method, options[method], every=every, **common
+            ),
         )
         paths[method] = _path(found)
     label_range = list(range(shared.dataset.num_classes) if classes is None else classes)
@@ -146,6 +150,17 @@ class _Kept:
         content = {"setup": wanted, "result": result, "circumstances": self._circumstances}
         write_text(self.path(name), json.dumps(content, indent=1) + "\n")
         return result
+
+
+def _followed(
+    original: nn.Module, retrained: nn.Module, splits: Splits, method: str, options: Mapping[str, Any], **how: Any
+) -> dict[str, Any]:
+    """A method's way at the first learning rate at which it does not diverge, else at the smallest."""
+    for _, chosen in slower(method, options):
+        found = follow(original, retrained, splits, method, **how, **chosen)
+        if found.failed is None:
+            break
+    return found.to_dict()
 
 
 def _options(grid: Experiment, method: str) -> dict[str, Any]:
