@@ -99,9 +99,10 @@ def _in_processes(start: Callable[[], Worker[Task]], device: str | None, jobs: i
             yield waiting[future]
 
     try:
-        for _ in range(jobs):
-            # Starts a process each; what fails here fails again, and is told of, with the first task.
-            pool.submit(_prepare)
+        with _telling_of_the_dead():
+            for _ in range(jobs):
+                # Starts a process each; what fails here fails again, and is told of, with the first task.
+                pool.submit(_prepare)
         yield do
     finally:
         pool.shutdown(cancel_futures=True)
