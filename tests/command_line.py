@@ -13,7 +13,7 @@ from pour.cli import main
 
 
 def here(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a command that fails before any work; a process of its own would take seconds to start."""
+    """Run a command that has little to do, or is refused; a process of its own would take seconds to start."""
     out, complaints = io.StringIO(), io.StringIO()
     given = ["pour", *map(str, arguments)]
     code: object = 0

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +16,7 @@ import pytest
 import torch
 
 import pour
+from pour._files import write_text
 from pour._memory import keep_freed_memory
 from pour.data.splits import Splits
 from pour.training import Run, get_recipe, train_classifier
@@ -34,7 +38,7 @@ keep_freed_memory()
 
 
 # The longest ones, each about a minute: at the end of the list one worker would wait for the other.
-_FIRST = {"test_the_readmes_commands_run_as_written", "test_the_demos_page_works_offline"}
+_FIRST = {"test_the_readmes_commands_run_as_written", "test_demo"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -100,13 +104,42 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers share (and later runs too), named after the code that the models come from."""
+    """The folder of the small networks."""
+    return _shared_folder(tmp_path_factory, "pour-digits", ("geometry", "models", "data", "training"))
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What ``pour demo`` wrote and said."""
+
+    folder: Path
+    printed: str
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """A real process's ``pour demo``, for all tests that look at what it left."""
+    shared = _shared_folder(tmp_path_factory, "pour-demo", ("**",))
+    folder, printed = shared / "demo", shared / "printed.txt"
+
+    def run() -> None:
+        command = [sys.executable, "-m", "pour", "demo", "--out", str(folder)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        write_text(printed, done.stdout)
+
+    _made_once(printed, run)
+    return Demo(folder, printed.read_text())
+
+
+def _shared_folder(factory: pytest.TempPathFactory, name: str, rooms: tuple[str, ...]) -> Path:
+    """A folder that all workers share (and later runs too), named after the code that its files come from."""
     source = Path(pour.__file__).parent
-    rooms = ("geometry", "models", "data", "training")
     total = hashlib.sha256(torch.__version__.encode())
-    for file in sorted(path for room in rooms for path in (source / room).glob("*.py")):
+    for file in sorted(path for room in rooms for path in source.glob(f"{room}/*.py")):
         total.update(file.read_bytes())
-    folder = tmp_path_factory.getbasetemp().parent / f"pour-digits-{total.hexdigest()[:16]}"
+    folder = factory.getbasetemp().parent / f"{name}-{total.hexdigest()[:16]}"
     folder.mkdir(exist_ok=True)
     return folder
 

@@ -96,10 +96,10 @@ def test_bench_and_table(small_world, tmp_path) -> None:
     assert "5 cells made, 0 were there" in done.stdout
     again = succeed(*bench, "--methods", "masked-head", "--quiet", root=small_world)
     assert "0 cells made, 5 were there" in again.stdout
-    table = succeed("table", store, "--format", "markdown", "--against", "paper", root=small_world).stdout
+    table = here("table", store, "--format", "markdown", "--against", "paper").stdout
     assert "| Car | POUR-P, logit kept |" in table
     assert "| dog | paper |" in table
-    moved = succeed("bench", "camvid", "--out", store, "--export", tmp_path / "cells.tar", root=small_world)
+    moved = here("bench", "camvid", "--out", store, "--export", tmp_path / "cells.tar")
     assert "5 cells in" in moved.stdout
     assert (tmp_path / "cells.tar").is_file()
 

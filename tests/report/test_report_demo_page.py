@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from rich.console import Console
 from test_report_browser import By, WebDriverWait, browser, pytestmark  # noqa: F401
-
-from pour.bench.demo import run_demo
 
 pytestmark = [pytestmark, pytest.mark.slow]
 
 
-def test_the_demos_page_works_offline(browser, tmp_path):  # noqa: F811
-    page = run_demo(tmp_path, forget="3", seed=0, progress=False, console=Console(quiet=True))
+def test_the_demos_page_works_offline(browser, demo):  # noqa: F811
+    page = demo.folder / "report.html"
     assert page.stat().st_size < 5_000_000
     browser.get_log("browser")
     browser.get_log("performance")
