@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from pour._metric import Metric
 from pour.errors import UsageError
-from pour.metrics.segmentation import PixelConfusion, pixel_confusion, segmentation_scores
+from pour.metrics.segmentation import pixel_confusion, segmentation_scores
+from pour.metrics.streaming import PixelConfusion
 
 VOID = -100
 

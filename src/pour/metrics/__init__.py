@@ -1,16 +1,22 @@
 """Metrics of unlearning from features, scores and labels: a pure function, and a streaming class where it streams."""
 
-from pour.metrics.accuracy import SplitAccuracy, split_accuracy
-from pour.metrics.cka import LinearCKA, linear_cka
+from typing import TYPE_CHECKING
+
+from pour._lazy import lazy_names
+from pour.metrics.accuracy import split_accuracy
+from pour.metrics.cka import linear_cka
 from pour.metrics.heatmap import cka_heatmap
 from pour.metrics.intervals import Estimate, auc_estimate, balanced_accuracy, wilson
 from pour.metrics.logistic import LogisticFit, logistic_regression, standardise
 from pour.metrics.membership import Membership, rmia
 from pour.metrics.norms import NormLeak, norm_leak
-from pour.metrics.predictions import RetainedUniformity, confusion_matrix, retained_uniformity
+from pour.metrics.predictions import confusion_matrix, retained_uniformity
 from pour.metrics.probes import Probe, knn_probe, linear_probe
 from pour.metrics.ranking import roc_auc
 from pour.metrics.unlearning import aus, rus
+
+if TYPE_CHECKING:
+    from pour.metrics.streaming import LinearCKA, RetainedUniformity, SplitAccuracy
 
 __all__ = [
     "Estimate",
@@ -39,3 +45,7 @@ __all__ = [
     "standardise",
     "wilson",
 ]
+
+__getattr__ = lazy_names(
+    __name__, dict.fromkeys(("LinearCKA", "RetainedUniformity", "SplitAccuracy"), "pour.metrics.streaming")
+)

@@ -1,16 +1,14 @@
 """Accuracy on the retained and on the forgotten classes, from scores or predictions."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from pour._metric import Metric
 from pour.errors import UsageError
 from pour.metrics._inputs import check_labels, class_tuple, is_forgotten
 
-__all__ = ["SplitAccuracy", "split_accuracy"]
+__all__ = ["split_accuracy"]
 
 
 def split_accuracy(scores: Tensor, labels: Tensor, *, classes: int | Iterable[int]) -> dict[str, Tensor]:
@@ -31,57 +29,19 @@ def split_accuracy(scores: Tensor, labels: Tensor, *, classes: int | Iterable[in
         >>> split_accuracy(torch.tensor([0, 1, 2, 1]), torch.tensor([0, 1, 2, 2]), classes=[0])
         {'retain': tensor(0.6667, dtype=torch.float64), 'forget': tensor(1., dtype=torch.float64)}
     """
-    return _compute(*_update(scores, labels, class_tuple(classes)))
+    return right_shares(*count_right(scores, labels, class_tuple(classes)))
 
 
-class SplitAccuracy(Metric):
-    """The streaming form of `split_accuracy`; it reduces over processes.
-
-    Args:
-        classes: the forgotten classes.
-        kwargs: passed on to `torchmetrics.Metric`.
-
-    Example:
-        >>> metric = SplitAccuracy(classes=[0])
-        >>> metric.update(torch.tensor([0, 1]), torch.tensor([0, 1]))
-        >>> metric.update(torch.tensor([2, 1]), torch.tensor([2, 2]))
-        >>> metric.compute()
-        {'retain': tensor(0.6667, dtype=torch.float64), 'forget': tensor(1., dtype=torch.float64)}
-    """
-
-    is_differentiable = False
-    full_state_update = False
-
-    correct: Tensor
-    """Right answers on retained and forgotten classes, shape (2,)."""
-    total: Tensor
-    """Images of retained and forgotten classes, shape (2,)."""
-
-    def __init__(self, classes: int | Iterable[int], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.classes = class_tuple(classes)
-        self.add_state("correct", torch.zeros(2, dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("total", torch.zeros(2, dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, scores: Tensor, labels: Tensor) -> None:
-        """Add a batch of scores (n, C) or predictions (n,) with its labels (n,)."""
-        correct, total = _update(scores, labels, self.classes)
-        self.correct = self.correct + correct
-        self.total = self.total + total
-
-    def compute(self) -> dict[str, Tensor]:
-        """Return the fractions under "retain" and "forget"; a side without images is left out."""
-        return _compute(self.correct, self.total)
-
-
-def _update(scores: Tensor, labels: Tensor, classes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def count_right(scores: Tensor, labels: Tensor, classes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return right answers and images on the retained and on the forgotten classes, each of shape (2,)."""
     right = predicted_classes(scores) == check_labels(labels, scores, "labels")
     forgotten = is_forgotten(labels.to(scores.device), classes)
     sides = torch.stack([~forgotten, forgotten])
     return (sides & right).sum(dim=1), sides.sum(dim=1)
 
 
-def _compute(correct: Tensor, total: Tensor) -> dict[str, Tensor]:
+def right_shares(correct: Tensor, total: Tensor) -> dict[str, Tensor]:
+    """Return the share of right answers by side; a side without images is left out."""
     return {
         name: correct[side].double() / total[side]
         for side, name in enumerate(("retain", "forget"))

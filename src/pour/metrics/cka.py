@@ -1,16 +1,14 @@
 """Linear centred kernel alignment (CKA) of two models' features on the same samples, in one pass and exact."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pour._metric import Metric
 from pour.errors import UsageError
 from pour.metrics._inputs import as_rows, same_rows, to_float64
 
-__all__ = ["LinearCKA", "linear_cka"]
+__all__ = ["linear_cka"]
 
 # Rows taken at a time: few on the CPU, where the float64 copy should stay in the cache, more elsewhere, where they
 # keep the matrix products busy.
@@ -44,117 +42,17 @@ def linear_cka(x: Tensor, y: Tensor, *, center: bool = True, debiased: bool = Fa
         tensor(1., dtype=torch.float64)
     """
     check_options(center, debiased)
-    x, y = _check_pair(x, y)
+    x, y = check_pair(x, y)
     n, dx, dy = len(x), x.shape[1], y.shape[1]
     # CKA of centred features ignores a shift: the first row in the place of the mean keeps the numbers small, costs
     # no pass over the data, and turns constant features into exact zeros.
     shifts = (x[:1].double(), y[:1].double()) if center else None
     if n * (dx + dy) < dx * dx + dy * dy + dx * dy:
         return _compute_gram(x, y, shifts, debiased)
-    return _compute(_update(_empty(x.device), x, y, shifts), center, debiased)
+    return cka_of_moments(add_moments(no_moments(x.device), x, y, shifts), center, debiased)
 
 
-class LinearCKA(Metric):
-    """The streaming form of `linear_cka`: one pass over paired batches, exact on any split size.
-
-    Only sums are kept, O(d_x^2 + d_y^2) float64 numbers whatever the number of samples, and they add over processes.
-    Batches are never averaged. The same sums serve the centred, uncentred and debiased value, so a
-    `torchmetrics.MetricCollection` of the three does the work once. Raw sums lose digits with the ratio R of the
-    mean's norm to the spread: relative errors are about 1e-16 R^2, debiased 1e-16 R^4 (features of networks: R < 10).
-
-    Args:
-        num_features_x: number of columns of x, by default those of the first batch.
-        num_features_y: number of columns of y, by default as x.
-        center: as in `linear_cka`.
-        debiased: as in `linear_cka`.
-        kwargs: passed on to `torchmetrics.Metric`.
-
-    Example:
-        >>> metric = LinearCKA()
-        >>> for batch in torch.arange(24.0).view(3, 4, 2):
-        ...     metric.update(batch, batch.flip(1))
-        >>> metric.compute()
-        tensor(1., dtype=torch.float64)
-    """
-
-    is_differentiable = False
-    full_state_update = False
-
-    xx: Tensor
-    yy: Tensor
-    xy: Tensor
-    weighted_x: Tensor
-    weighted_y: Tensor
-    weights: Tensor
-
-    def __init__(
-        self,
-        num_features_x: int | None = None,
-        num_features_y: int | None = None,
-        *,
-        center: bool = True,
-        debiased: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        check_options(center, debiased)
-        self.center = center
-        self.debiased = debiased
-        if num_features_x is None and num_features_y is not None:
-            raise UsageError("num_features_y was given without num_features_x: give both, or neither.")
-        num_features_y = num_features_x if num_features_y is None else num_features_y
-        # Zeros without shape take on the shape of the first batch.
-        moments = _empty() if num_features_x is None else _empty().sized(num_features_x, num_features_y or 0)
-        for name, zero in moments._asdict().items():
-            self.add_state(name, zero, dist_reduce_fx="sum")
-
-    def update(self, x: Tensor, y: Tensor) -> None:
-        """Add the features (b, d_x) and (b, d_y) of the same b samples."""
-        x, y = _check_pair(x, y)
-        moments = self._moments()
-        if x.device != self.weights.device:
-            raise UsageError(
-                f"LinearCKA is on {self.weights.device}, the features on {x.device}: use metric.to(device)."
-            )
-        for name, features, old in (("x", x, moments.weighted_x), ("y", y, moments.weighted_y)):
-            if old.ndim and features.shape[1] != old.shape[1]:
-                raise UsageError(f"{name} has {features.shape[1]} features, expected {old.shape[1]} as before.")
-        self._set(_update(moments, x, y))
-
-    def compute(self) -> Tensor:
-        """Return the CKA of all samples seen, a float64 scalar."""
-        if float(self.weights.sum()) == 0:
-            raise UsageError("LinearCKA has seen no samples: call update with features first.")
-        return _compute(self._moments(), self.center, self.debiased)
-
-    def sync(
-        self,
-        dist_sync_fn: Callable[..., Any] | None = None,
-        process_group: Any | None = None,
-        should_sync: bool = True,
-        distributed_available: Callable[[], bool] | None = None,
-    ) -> None:
-        """Reduce over processes, those included that have seen no batch and so do not know the sizes."""
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if should_sync and distributed and not self._is_synced:
-            moments = self._moments()
-            known = [m.shape[-1] if m.ndim else 0 for m in (moments.weighted_x, moments.weighted_y)]
-            sizes = torch.tensor(known, device=self.weights.device)
-            group = process_group or self.process_group
-            torch.distributed.all_reduce(sizes, torch.distributed.ReduceOp.MAX, group=group)
-            if moments.weighted_x.ndim == 0 and int(sizes.min()) > 0:
-                self._set(moments.sized(*sizes.tolist()))
-        super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
-
-    def _moments(self) -> "_Moments":
-        return _Moments(*(getattr(self, name) for name in _Moments._fields))
-
-    def _set(self, moments: "_Moments") -> None:
-        for name, value in moments._asdict().items():
-            setattr(self, name, value)
-
-
-class _Moments(NamedTuple):
+class Moments(NamedTuple):
     """Sums over samples; w_i = (1, |x_i|^2, |y_i|^2) is what the unbiased estimator needs besides products."""
 
     xx: Tensor
@@ -170,18 +68,20 @@ class _Moments(NamedTuple):
     weights: Tensor
     """sum w w^T, (3, 3): its first entry is n."""
 
-    def sized(self, dx: int, dy: int) -> "_Moments":
+    def sized(self, dx: int, dy: int) -> "Moments":
         """Return a copy in which sums that have no shape yet are spread to the full one."""
         shapes = ((dx, dx), (dy, dy), (dx, dy), (3, dx), (3, dy), (3, 3))
-        return _Moments(*(m.expand(shape).clone() for m, shape in zip(self, shapes, strict=True)))
+        return Moments(*(m.expand(shape).clone() for m, shape in zip(self, shapes, strict=True)))
 
 
-def _empty(device: torch.device | None = None) -> _Moments:
-    return _Moments(*(torch.zeros((), dtype=torch.float64, device=device) for _ in _Moments._fields))
+def no_moments(device: torch.device | None = None) -> Moments:
+    """Return sums over no samples, which take on the shape of the first ones."""
+    return Moments(*(torch.zeros((), dtype=torch.float64, device=device) for _ in Moments._fields))
 
 
 @torch.no_grad()
-def _update(moments: _Moments, x: Tensor, y: Tensor, shifts: tuple[Tensor, Tensor] | None = None) -> _Moments:
+def add_moments(moments: Moments, x: Tensor, y: Tensor, shifts: tuple[Tensor, Tensor] | None = None) -> Moments:
+    """Return the sums with the samples of a batch added, shifted where a shift is given."""
     moments = moments.sized(x.shape[1], y.shape[1])
     xx, yy, xy, weighted_x, weighted_y, weights = moments
     rows = _CPU_BLOCK if x.device.type == "cpu" else _BLOCK
@@ -207,7 +107,8 @@ def _squares(rows: Tensor) -> Tensor:
     return norms.square()
 
 
-def _compute(m: _Moments, center: bool, debiased: bool) -> Tensor:
+def cka_of_moments(m: Moments, center: bool, debiased: bool) -> Tensor:
+    """Return CKA from the sums over all samples."""
     _check_finite(m.weights, m.weighted_x, m.weighted_y, m.xy)
     n = m.weights[0, 0]
     mean_x, mean_y = m.weighted_x[0] / n, m.weighted_y[0] / n
@@ -297,7 +198,8 @@ def check_options(center: bool, debiased: bool) -> None:
         raise UsageError("the debiased CKA is centred by construction: use debiased=True with center=True.")
 
 
-def _check_pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def check_pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the features of the same samples as rows, ready for float64."""
     x, y = as_rows(x, "x"), as_rows(y, "y")
     same_rows(x, y, ("x", "y"))
     # mps has no float64.

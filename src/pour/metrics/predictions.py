@@ -2,17 +2,15 @@
 
 from collections.abc import Iterable
 from math import log
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from pour._metric import Metric
 from pour.errors import UsageError
 from pour.metrics._inputs import check_labels, class_tuple, to_float64
 from pour.metrics.accuracy import predicted_classes
 
-__all__ = ["RetainedUniformity", "confusion_matrix", "retained_uniformity"]
+__all__ = ["confusion_matrix", "retained_uniformity"]
 
 
 def retained_uniformity(scores: Tensor, *, classes: int | Iterable[int]) -> dict[str, Tensor]:
@@ -33,41 +31,7 @@ def retained_uniformity(scores: Tensor, *, classes: int | Iterable[int]) -> dict
         >>> {k: round(v.item(), 6) for k, v in retained_uniformity(torch.zeros(5, 4), classes=[0]).items()}
         {'entropy': 1.098612, 'kl_to_uniform': 0.0}
     """
-    return _compute(_update(scores, class_tuple(classes)))
-
-
-class RetainedUniformity(Metric):
-    """The streaming form of `retained_uniformity`; it reduces over processes.
-
-    Args:
-        classes: the forgotten classes.
-        kwargs: passed on to `torchmetrics.Metric`.
-
-    Example:
-        >>> metric = RetainedUniformity(classes=[0])
-        >>> metric.update(torch.zeros(5, 3))
-        >>> round(metric.compute()["entropy"].item(), 4)
-        0.6931
-    """
-
-    is_differentiable = False
-    full_state_update = False
-
-    sums: Tensor
-    """Sums over images of the entropy and of the divergence, and the number of images, shape (3,)."""
-
-    def __init__(self, classes: int | Iterable[int], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.classes = class_tuple(classes)
-        self.add_state("sums", torch.zeros(3, dtype=torch.float64), dist_reduce_fx="sum")
-
-    def update(self, scores: Tensor) -> None:
-        """Add the scores (n, C) of a batch of forgotten images."""
-        self.sums = self.sums + _update(scores, self.classes)
-
-    def compute(self) -> dict[str, Tensor]:
-        """Return "entropy" and "kl_to_uniform", means over all images seen."""
-        return _compute(self.sums)
+    return uniformity_of_sums(uniformity_sums(scores, class_tuple(classes)))
 
 
 def confusion_matrix(scores: Tensor, labels: Tensor, num_classes: int) -> Tensor:
@@ -98,7 +62,8 @@ def confusion_matrix(scores: Tensor, labels: Tensor, num_classes: int) -> Tensor
     return counts.view(num_classes, num_classes)
 
 
-def _update(scores: Tensor, classes: tuple[int, ...]) -> Tensor:
+def uniformity_sums(scores: Tensor, classes: tuple[int, ...]) -> Tensor:
+    """Return the sums over images of entropy and divergence, and the number of images, shape (3,)."""
     if scores.ndim != 2 or not scores.is_floating_point():
         raise UsageError(f"scores must be floats of shape (n, C), got {scores.dtype} of {tuple(scores.shape)}.")
     if classes[-1] >= scores.shape[1] or len(classes) == scores.shape[1]:
@@ -112,7 +77,8 @@ def _update(scores: Tensor, classes: tuple[int, ...]) -> Tensor:
     return torch.stack([entropy, n * log(len(retained)) - entropy, n]).to(scores.device)
 
 
-def _compute(sums: Tensor) -> dict[str, Tensor]:
+def uniformity_of_sums(sums: Tensor) -> dict[str, Tensor]:
+    """Return the means from those sums."""
     entropy, divergence, n = sums
     if int(n) == 0:
         raise UsageError("there are no forgotten images to take the entropy of: give at least one row of scores.")

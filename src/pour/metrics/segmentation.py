@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from pour._metric import Metric
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["PixelConfusion", "SegmentationScores", "pixel_confusion", "segmentation_scores"]
+__all__ = ["SegmentationScores", "pixel_confusion", "segmentation_scores"]
 
 
 def pixel_confusion(predicted: Tensor, truth: Tensor, num_classes: int) -> Tensor:
@@ -36,35 +35,6 @@ def pixel_confusion(predicted: Tensor, truth: Tensor, num_classes: int) -> Tenso
     counted = (truth >= 0) & (truth < num_classes)
     index = torch.where(counted, truth.long() * num_classes + predicted.long(), num_classes**2)
     return torch.bincount(index.flatten(), minlength=num_classes**2 + 1)[:-1].view(num_classes, num_classes)
-
-
-class PixelConfusion(Metric):
-    """The streaming form of :func:`pixel_confusion`; adds over batches and processes.
-
-    Example:
-        >>> metric = PixelConfusion(2)
-        >>> metric.update(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]))
-        >>> metric.compute().tolist()
-        [[1, 1], [0, 1]]
-    """
-
-    is_differentiable = False
-    full_state_update = False
-
-    counts: Tensor
-
-    def __init__(self, num_classes: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.num_classes = num_classes
-        self.add_state("counts", torch.zeros(num_classes, num_classes, dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, predicted: Tensor, truth: Tensor) -> None:
-        """Add pixels: class indices of the same shape."""
-        self.counts += pixel_confusion(predicted, truth, self.num_classes)
-
-    def compute(self) -> Tensor:
-        """Return the counts of all pixels seen, (C, C)."""
-        return self.counts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from pour.data.scene_loader import NO_LABEL, SceneAugment, SceneLoader
 from pour.data.scenes import Scenes
 from pour.errors import UsageError
-from pour.metrics.segmentation import PixelConfusion, segmentation_scores
+from pour.metrics.segmentation import pixel_confusion, segmentation_scores
 from pour.models.head import evaluating, find_head
 from pour.models.history import set_class_names, unwrap
 from pour.models.output import scores_of
@@ -147,13 +147,13 @@ def scene_batches(scenes: Scenes, run: Run) -> SceneLoader:
 def evaluate_segmenter(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], run: Run) -> Tensor:
     """The confusion of ``model`` over ``batches``: pixels by true and predicted class, (C, C)."""
     network = unwrap(model).to(run.torch_device)
-    metric = PixelConfusion(find_head(network).num_classes).to(run.torch_device)
+    classes = find_head(network).num_classes
+    counts = torch.zeros(classes, classes, dtype=torch.int64, device=run.torch_device)
     with evaluating(network), torch.inference_mode():
         for images, labels in batches:
             scores = scores_of(network(to_unit(images.to(run.torch_device))))
-            metric.update(scores.argmax(dim=1), labels.to(run.torch_device))
-    # A clone outside of inference mode, which later arithmetic may change.
-    return metric.compute().clone()
+            counts += pixel_confusion(scores.argmax(dim=1), labels.to(run.torch_device), classes)
+    return counts
 
 
 def describe_segmenter(

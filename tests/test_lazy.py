@@ -1,0 +1,36 @@
+"""What starts without the slow half of its dependencies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SLOW = ("torchmetrics", "torchvision", "transformers", "timm", "sklearn", "scipy", "matplotlib", "lightning_fabric")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pour.cli",
+        "import pour.auditing, pour.bench.work",
+        "import pour.metrics, torch; pour.metrics.linear_cka(torch.eye(4), torch.eye(4))",
+    ],
+)
+def test_nothing_slow_is_imported_before_it_is_used(code: str) -> None:
+    """A worker, or a command that ends with one sentence, should not wait seconds for what it does not use."""
+    program = f"{code}; import sys; print(*(name for name in {SLOW} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_the_streaming_classes_are_there_by_name() -> None:
+    import pour.geometry
+    import pour.metrics
+
+    for package in (pour.metrics, pour.geometry):
+        missing = [name for name in package.__all__ if not hasattr(package, name)]
+        assert missing == []
+    with pytest.raises(AttributeError, match="has no attribute 'LinearCKB'"):
+        _ = pour.metrics.LinearCKB
