@@ -22,10 +22,11 @@ from methods import row_of, waited
 from pour._circumstances import circumstances
 from pour._files import write_text
 from pour.bench.shared import ModelKey
+from pour.bench.tuning import starting_rates
 from pour.data.splits import Splits
 from pour.errors import PourError
+from pour.methods.pour_d import PourD
 from pour.methods.unlearning import carry_out, make_method
-from pour.models.surgery import copy_model
 from pour.training import Run
 
 
@@ -49,10 +50,7 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as cache:
         warnings.simplefilter("ignore", UserWarning)
-        # The default's learning rate depends on the data; one step tells it.
-        first = make_method("pour-d", steps=1)
-        first(copy_model(original), request.grant(first.needs, name=first.name), run)
-        usual = next(entry["lr"] for entry in run.history if "lr" in entry)
+        usual = starting_rates(PourD(), original, request, run)["lr"]
         lengths = [int(steps) for steps in args.steps.split(",")]
         factors = [float(factor) for factor in args.factors.split(",")]
         for steps, mode, factor in itertools.product(lengths, args.batch_norms.split(","), factors):

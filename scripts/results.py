@@ -67,14 +67,6 @@ def zeroshot_table() -> list[str]:
     return render(dataclasses.replace(table, rows=rows), "markdown").rstrip().splitlines()
 
 
-def pathmnist_table() -> list[str]:
-    """Both test sets, the paper's values beside ours."""
-    store = ROOT / "results" / "pathmnist"
-    if not (store / "cells").is_dir():
-        return ["Not measured yet: `pour bench pathmnist --out results/pathmnist`."]
-    return render(make_table(store, against="paper"), "markdown").rstrip().splitlines()
-
-
 def camvid_table() -> list[str]:
     """Every class forgotten from one segmentation network, and what that did to the others."""
     store = ROOT / "results" / "camvid"
@@ -135,7 +127,7 @@ def methods_table() -> list[str]:
     return lines
 
 
-def cifar_table(name: str) -> list[str]:
+def whole_table(name: str) -> list[str]:
     """Every row and column, the paper's values beside ours."""
     return render(make_table(ROOT / "results" / name, against="paper"), "markdown").rstrip().splitlines()
 
@@ -200,7 +192,7 @@ def terms_table(name: str) -> list[str]:
         looks = json.loads(path.read_text())["result"]["looks"]
         for look in (looks[0], looks[-1]):
             terms = look["terms"]["energy"]
-            values = [terms[name] for name in ("alpha", "separation", "forgotten", "retained", "total")]
+            values = [terms[term] for term in ("alpha", "separation", "forgotten", "retained", "total")]
             cells = ["-" if value is None else f"{value:.3f}" for value in values]
             lines.append(
                 f"| {method} | {look['step']} | {100 * look['acc_r']:.1f} | {100 * look['acc_f']:.1f} | "
@@ -211,14 +203,14 @@ def terms_table(name: str) -> list[str]:
 
 TABLES = {
     "docs/reproduction.md": {
-        "cifar10": partial(cifar_table, "cifar10"),
+        "cifar10": partial(whole_table, "cifar10"),
         "pour-d": sweep_table,
         "terms": partial(terms_table, "cifar10"),
         "study": partial(study_table, "cifar10"),
         "terms-small": partial(terms_table, "cifar10-small"),
         "study-small": partial(study_table, "cifar10-small"),
     },
-    "docs/pathmnist.md": {"pathmnist": pathmnist_table, "directions": directions_table},
+    "docs/pathmnist.md": {"pathmnist": partial(whole_table, "pathmnist"), "directions": directions_table},
     "README.md": {
         "cifar10": partial(short_cifar_table, "cifar10"),
         "training": training_table,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pour.training.recipes import Recipe
     from pour.training.run import Precision
 
-__all__ = ["Rule", "Trial", "TuningResult", "grid", "tune"]
+__all__ = ["Rule", "Trial", "TuningResult", "grid", "starting_rates", "tune"]
 
 Rule = Literal["user", "benchmark"]
 """``user`` looks only at data that the method may see; ``benchmark`` at a tenth of all training images, held out."""
@@ -164,7 +164,7 @@ def tune(
     }
     before = _accuracy(original, data.retain, run)
     trials: list[Trial] = []
-    rates = _rates(chosen, original, request, run)
+    rates = starting_rates(chosen, original, request, run)
     lower = {option: rate * LOWER for option, rate in rates.items()}
     settings = grid(chosen, rates)
     with ProgressBar(len(settings), f"tuning {method}", enabled=progress) as bar:
@@ -197,6 +197,29 @@ def tune(
     )
     write_text(folder / "result.json", json.dumps(result.to_dict(), indent=2, default=str) + "\n")
     return result
+
+
+def starting_rates(method: IterativeMethod, model: nn.Module, request: ForgetRequest, run: Run) -> dict[str, float]:
+    """The learning rates of a method by option; one that the data decide is read from a single step.
+
+    Args:
+        method: with its options.
+        model: the original, which stays as it is.
+        request: what the method may see.
+        run: seed, device and precision.
+    """
+    rates = {option: getattr(method, option) for option in method.rate_options}
+    if None in rates.values():
+        probe = replace(method, steps=1, epochs=None)
+        look = Run(seed=run.seed, device=run.device, precision=run.precision, progress=False)
+        with warnings.catch_warnings(), look.seeded():
+            warnings.simplefilter("ignore", UserWarning)
+            probe(copy_model(model), request.grant(method.needs, name=method.name), look)
+        derived = next((entry["lr"] for entry in look.history if "lr" in entry), None)
+        if derived is None:
+            raise UsageError(f"{method.name} has no learning rate to tune around; give one with lr=.")
+        rates = {option: derived if rate is None else rate for option, rate in rates.items()}
+    return rates
 
 
 @dataclass(frozen=True)
@@ -236,22 +259,6 @@ def _checked(name: str, rule: str, options: dict[str, Any]) -> IterativeMethod:
     if not isinstance(method, IterativeMethod):
         raise UsageError(f"{name} takes no optimisation steps that could be tuned; tune an iterative method.")
     return method
-
-
-def _rates(method: IterativeMethod, model: nn.Module, request: ForgetRequest, run: Run) -> dict[str, float]:
-    """The learning rates that the trials are spread around; one that the data decide is read from a single step."""
-    rates = {option: getattr(method, option) for option in method.rate_options}
-    if None in rates.values():
-        probe = replace(method, steps=1, epochs=None)
-        look = Run(seed=run.seed, device=run.device, precision=run.precision, progress=False)
-        with warnings.catch_warnings(), look.seeded():
-            warnings.simplefilter("ignore", UserWarning)
-            probe(copy_model(model), request.grant(method.needs, name=method.name), look)
-        derived = next((entry["lr"] for entry in look.history if "lr" in entry), None)
-        if derived is None:
-            raise UsageError(f"{method.name} has no learning rate to tune around; give one with lr=.")
-        rates = {option: derived if rate is None else rate for option, rate in rates.items()}
-    return rates
 
 
 def _try(
