@@ -1,4 +1,4 @@
-"""The models that the cells of an experiment share: the original, a retrained one and a second retrained one."""
+"""The models that the cells of an experiment share: the original, a retrained one and that of the next seed."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["ModelKey", "SharedModel", "SharedModels", "SharedRole"]
 
 SharedRole = Literal["original", "retrained", "ceiling"]
+"""What a model is to a cell."""
+TrainedRole = Literal["original", "retrained"]
 # Independent of the original's seed: the same initialisation would make a retrained model more like it than chance.
-_SEED_OFFSET: dict[SharedRole, int] = {"original": 0, "retrained": 1000, "ceiling": 2000}
+_SEED_OFFSET: dict[TrainedRole, int] = {"original": 0, "retrained": 1000}
 
 
 @dataclass(frozen=True, order=True)
@@ -41,13 +43,23 @@ class ModelKey:
     """Which model; the original of a seed serves all requests, so its ``forget`` is empty."""
 
     seed: int
-    role: SharedRole
+    role: TrainedRole
     forget: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, seed: int, role: SharedRole, forget: tuple[int, ...]) -> ModelKey:
-        """The model that a cell of this seed and request needs."""
-        return cls(seed, role, () if role == "original" else forget)
+        """The model that a cell of this seed and request needs.
+
+        The ceiling is the retrained model of the next seed, so that a grid of three seeds retrains four models and not
+        six.
+
+        Example:
+            >>> ModelKey.of(0, "ceiling", (3,)) == ModelKey.of(1, "retrained", (3,))
+            True
+        """
+        if role == "original":
+            return cls(seed, role)
+        return cls(seed + 1 if role == "ceiling" else seed, "retrained", forget)
 
     @property
     def path(self) -> Path:
