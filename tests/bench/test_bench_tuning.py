@@ -188,8 +188,46 @@ def test_where_every_setting_diverges_lower_rates_are_tried(
 
     monkeypatch.setattr(tuning, "carry_out", fragile)
     result = tuned(digits_original, digits_splits, "finetune", tmp_path, lr=0.01)
-    assert [trial.failed is None for trial in result.trials] == [False] * 8 + [True, True, False, False] * 2
+    assert [trial.failed is None for trial in result.trials] == [False] * 12 + [True] * 4
+    assert [trial.options["lr"] for trial in result.trials[8:]] == [1e-4, 3e-4] * 2 + [1e-5, 3e-5] * 2
     assert result.options["lr"] in (1e-5, 3e-5)
+
+
+@pytest.mark.parametrize(
+    ("best_rate", "further"),
+    [
+        (1e-4, []),
+        (1.2e-5, [1e-6, 3e-6] * 2),
+        (2e-6, [1e-6, 3e-6] * 2),
+        (1e-9, [1e-6, 3e-6] * 2 + [1e-7, 3e-7] * 2),
+        (1e-3, [1e-3, 3e-3] * 2),
+        (1, [1e-3, 3e-3] * 2 + [1e-2, 3e-2] * 2),
+    ],
+)
+def test_a_best_rate_at_the_edge_is_looked_beyond(
+    digits_original: nn.Module,
+    digits_splits: Splits,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    best_rate: float,
+    further: list[float],
+) -> None:
+    def judged(model: Any, request: Any, method: str, options: dict[str, Any], *_: Any) -> Trial:
+        return Trial(options=options, weight_change=0.1, aus=0.9 - 0.05 * abs(np.log10(options["lr"] / best_rate)))
+
+    monkeypatch.setattr(tuning, "_try", judged)
+    result = tuned(digits_original, digits_splits, "delete", tmp_path, lr=1e-4)
+    assert [trial.options["lr"] for trial in result.trials[8:]] == further
+
+
+def test_where_little_is_left_to_gain_eight_settings_do(
+    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged(model: Any, request: Any, method: str, options: dict[str, Any], *_: Any) -> Trial:
+        return Trial(options=options, weight_change=0.1, aus=0.995 - options["lr"])
+
+    monkeypatch.setattr(tuning, "_try", judged)
+    assert len(tuned(digits_original, digits_splits, "delete", tmp_path, lr=1e-4).trials) == 8
 
 
 def test_a_rate_that_the_data_decide_is_found(

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["Choice", "Trial", "choose", "relative_change"]
+__all__ = ["Choice", "Trial", "beyond", "choose", "relative_change"]
 
 _FORGOTTEN = 0.002
 _KEPT = 0.01
+# An AUS that leaves little to gain.
+_ENOUGH = 0.99
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +74,35 @@ def choose(trials: Sequence[Trial], *, original_accuracy: float | None) -> Choic
     if forget:
         return _least_change(forget, change)
     return _most_change(retain, change, (original_accuracy or 0.0) - _KEPT)
+
+
+def beyond(trials: Sequence[Trial], rungs: Sequence[int], best: int | None) -> tuple[int, ...]:
+    """The two rungs of the ladder of learning rates to try next, where the best may not have been among those tried.
+
+    Args:
+        trials: the settings and what was seen of them.
+        rungs: the rung of each.
+        best: which of them was chosen; None where all diverged, so that only lower rates can help.
+
+    Returns:
+        Two rungs past the edge that the best one is at; none where others enclose it, where it leaves little to gain,
+        or where accuracies on both kinds of images were not seen.
+
+    Example:
+        >>> low, high = Trial(options={}, aus=0.7), Trial(options={}, aus=0.6)
+        >>> beyond([low, high], [-2, 1], 0), beyond([low, high], [-2, 1], None)
+        ((-4, -3), (-4, -3))
+    """
+    lowest, highest = min(rungs), max(rungs)
+    below = (lowest - 2, lowest - 1)
+    if best is None:
+        return below
+    score = trials[best].aus
+    if score is None or score >= _ENOUGH:
+        return ()
+    if rungs[best] == lowest:
+        return below
+    return (highest + 1, highest + 2) if rungs[best] == highest else ()
 
 
 def _least_change(forget: dict[int, float], change: dict[int, float]) -> Choice:

@@ -16,7 +16,9 @@ from pour.models.output import scores_of
 from pour.models.tap import checked_batches, to_unit
 
 if TYPE_CHECKING:
-    from torch import nn
+    from collections.abc import Iterable
+
+    from torch import Tensor, nn
 
     from pour.methods.request import Granted
     from pour.training.run import Run
@@ -51,13 +53,22 @@ def forgotten_before(model: nn.Module) -> frozenset[int]:
     return frozenset(index for record in history(model) for index in record.classes)
 
 
-def forget_accuracy(model: nn.Module, request: Granted, run: Run) -> float:
-    """The share of un-augmented forget images, or of their labelled pixels, that ``model`` still classifies so."""
+def forget_accuracy(
+    model: nn.Module, request: Granted, run: Run, *, batches: Iterable[tuple[Tensor, Tensor]] | None = None
+) -> float:
+    """The share of un-augmented forget images, or of their labelled pixels, that ``model`` still classifies so.
+
+    Args:
+        model: what to look at.
+        request: the images.
+        run: where to compute.
+        batches: only these of the images; by default all.
+    """
     network = unwrap(model).to(run.torch_device)
     right = torch.zeros((), dtype=torch.int64, device=run.torch_device)
     counted = torch.zeros_like(right)
     with evaluating(network), torch.inference_mode():
-        for images, labels in checked_batches(request.forget.once(run)):
+        for images, labels in checked_batches(request.forget.once(run) if batches is None else batches):
             scores = scores_of(network(to_unit(images.to(run.torch_device))))
             labels = labels.to(run.torch_device)
             right += (scores.argmax(dim=1) == labels).sum()

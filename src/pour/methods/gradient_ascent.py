@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["GradientAscent"]
 
+# Images of a look that may still say no.
+_QUICK_LOOK = 500
+
 
 @register
 @dataclass(kw_only=True)
@@ -32,7 +35,8 @@ class GradientAscent(ForgetOnlyMethod):
     """Maximise the cross-entropy of the forget images until few of them are recognised.
 
     The loss is -CE(l(x), y), which has no lower end: what comes out is decided by rate times steps (defaults of
-    DELETE's code). So the ascent ends once the accuracy on un-augmented forget images, looked at before every epoch and
+    DELETE's code), and between a class that is still known and a network that is destroyed lie a few dozen steps at any
+    rate. So the ascent ends once the accuracy on un-augmented forget images, looked at every ``look_every`` steps and
     logged, is at most ``stop_accuracy``; ``loss_cap`` and ``clip`` bound the climb itself. The published form is
     ``stop_accuracy=None`` with neither.
     """
@@ -43,7 +47,9 @@ class GradientAscent(ForgetOnlyMethod):
     pixelwise: ClassVar[bool] = True
 
     stop_accuracy: float | None = 0.002
-    """Stop before the first epoch at which at most this share of forget images is recognised; None never stops."""
+    """Stop at the first look at which at most this share of forget images is recognised; None never stops."""
+    look_every: int = 5
+    """Steps from one look to the next; a look is at 500 images, and at all of them once those are forgotten."""
     loss_cap: float | None = None
     """An image whose cross-entropy is above this no longer pulls; None has no bound."""
     clip: float | None = None
@@ -53,6 +59,8 @@ class GradientAscent(ForgetOnlyMethod):
         super().__post_init__()
         if self.stop_accuracy is not None and not 0 <= self.stop_accuracy < 1:
             raise UsageError(f"stop_accuracy is a share, 0 or more and below 1, but is {self.stop_accuracy}.")
+        if self.look_every < 1:
+            raise UsageError(f"look_every must be at least 1, but is {self.look_every}.")
         if self.loss_cap is not None and not self.loss_cap > 0:
             raise UsageError(f"loss_cap must be above 0, but is {self.loss_cap}.")
         if self.clip is not None and not self.clip > 0:
@@ -60,11 +68,15 @@ class GradientAscent(ForgetOnlyMethod):
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Climb."""
-        trajectory: list[float] = []
+        few = tuple(request.forget.sample(_QUICK_LOOK, run))
+        trajectory: dict[int, float] = {}
 
-        def forgotten() -> bool:
-            trajectory.append(forget_accuracy(model, request, run))
-            return self.stop_accuracy is not None and trajectory[-1] <= self.stop_accuracy
+        def forgotten(step: int) -> bool:
+            accuracy = forget_accuracy(model, request, run, batches=few)
+            if self.stop_accuracy is not None and accuracy <= self.stop_accuracy:
+                accuracy = forget_accuracy(model, request, run)
+            trajectory[step] = accuracy
+            return self.stop_accuracy is not None and accuracy <= self.stop_accuracy
 
         def objective(student: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
             losses = F.cross_entropy(scores_of(student(to_unit(images))).float(), labels, reduction="none")
@@ -73,27 +85,32 @@ class GradientAscent(ForgetOnlyMethod):
             # The mean over what has a label: pixels that count for nothing have a loss of 0.
             return -losses.sum() / (labels >= 0).sum().clamp(min=1)
 
-        batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
-        self.train(model, _Until(as_epochs(batches, run), forgotten), objective, run, clip=self.clip)
-        trajectory.append(forget_accuracy(model, request, run))
-        for epoch, accuracy in enumerate(trajectory):
-            run.log(epoch, forget_accuracy=accuracy)
+        batches = as_epochs(request.forget.training(run, batch_size=self.batch_size, augment=self.augment), run)
+        log = self.train(model, _Until(batches, forgotten, self.look_every), objective, run, clip=self.clip)
+        trajectory[len(log.losses)] = forget_accuracy(model, request, run)
+        for step, accuracy in trajectory.items():
+            run.log(step, forget_accuracy=accuracy)
         return model
 
 
 class _Until:
-    """Epochs that have no more batches once ``done`` says so."""
+    """Epochs that have no more batches once ``done`` says so; it is asked with the steps so far, every so many."""
 
-    def __init__(self, batches: Epochs, done: Callable[[], bool]) -> None:
+    def __init__(self, batches: Epochs, done: Callable[[int], bool], every: int) -> None:
         self._batches = batches
         self._done = done
+        self._every = every
+        self._steps = 0
         self._ended = False
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
-        """The batches of epoch ``number``, none once the end was reached."""
-        self._ended = self._ended or self._done()
-        if not self._ended:
-            yield from self._batches.epoch(number)
+        """The batches of epoch ``number``, none from the end on."""
+        for batch in () if self._ended else self._batches.epoch(number):
+            if self._steps % self._every == 0 and self._done(self._steps):
+                self._ended = True
+                return
+            self._steps += 1
+            yield batch
