@@ -60,6 +60,16 @@ def test_workers_prepare_before_there_are_tasks(tmp_path: Path) -> None:
         assert list(do(["d"])) == ["d"], "the others go on"
 
 
+def test_processes_begin_before_anybody_asks_for_what_is_done(tmp_path: Path) -> None:
+    with crew(partial(Noting, tmp_path), device="cpu", jobs=2) as do:
+        first, second = do(["a"]), do(["b"])
+        started = time.monotonic()
+        while not noted(tmp_path, "b") and time.monotonic() - started < 60:
+            time.sleep(0.05)
+        assert noted(tmp_path, "b")
+        assert (list(second), list(first)) == (["b"], ["a"])
+
+
 def test_a_dead_worker_is_told_of(tmp_path: Path) -> None:
     with crew(partial(Noting, tmp_path, dies_on="b"), device="cpu", jobs=2) as do:
         with pytest.raises(PourError, match="ended by itself, perhaps for want of memory; finished cells are kept"):

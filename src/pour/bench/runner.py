@@ -151,22 +151,30 @@ def _make(
 ) -> set[CellKey]:
     """Make the cells of every group, its models first."""
     made: set[CellKey] = set()
-    missing = {key for group in pending for key in group.models(shared)}
-    done, total = 0, len(missing) + sum(map(len, pending.values()))
+    done, total = 0, len(_models(pending, shared)) + sum(map(len, pending.values()))
     with ProgressBar(total, description, enabled=progress) as bar:
-        for batch in _batches(list(pending), shared):
-            # Requests of one seed share its original.
-            for key in train(list(dict.fromkeys(key for group in batch for key in group.models(shared)))):
+        batches = _batches(list(pending), shared)
+        training = train(_models(batches[0], shared))
+        for batch, following in zip(batches, [*batches[1:], []], strict=True):
+            for key in training:
                 done += 1
                 bar.update(min(done, total), note=f"trained {key.path.stem}, seed {key.seed}")
             # Asked again, because new models make cells stale that were good before.
             cells = [key for group in batch for key in group.pending(shared)]
-            for key in do(sorted(cells, key=partial(_turn, shared.experiment))):
+            making = do(sorted(cells, key=partial(_turn, shared.experiment)))
+            # Whoever finds no cell left begins with the models of the next seed, and waits for nobody.
+            training = train(_models(following, shared))
+            for key in making:
                 made.add(key)  # type: ignore[arg-type]
                 done += 1
                 bar.update(min(done, total), note=f"{key.path.stem}, seed {key.seed}")
             shutil.rmtree(shared.out / CACHE, ignore_errors=True)
     return made
+
+
+def _models(groups: Iterable[_Group], shared: SharedModels) -> list[ModelKey]:
+    """What has to be trained for ``groups``; requests of one seed share its original."""
+    return list(dict.fromkeys(key for group in groups for key in group.models(shared)))
 
 
 def _turn(experiment: Experiment, key: CellKey) -> tuple[int, int]:

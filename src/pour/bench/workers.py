@@ -7,7 +7,7 @@ import importlib
 import multiprocessing
 import os
 import threading
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
@@ -25,7 +25,7 @@ __all__ = ["Crew", "Worker", "crew"]
 Task = TypeVar("Task")
 _Task = TypeVar("_Task", contravariant=True)
 Crew: TypeAlias = "Callable[[Iterable[Task]], Iterator[Task]]"
-"""Does tasks, and gives each back as it is done."""
+"""Does tasks, and gives each back as it is done. Processes of this machine begin at the call, others when asked."""
 
 
 class Worker(Protocol[_Task]):
@@ -93,6 +93,9 @@ def _in_processes(start: Callable[[], Worker[Task]], device: str | None, jobs: i
     def do(tasks: Iterable[Task]) -> Iterator[Task]:
         with _telling_of_the_dead():
             waiting = {pool.submit(_do, task): task for task in tasks}
+        return finished(waiting)
+
+    def finished(waiting: dict[Future[None], Task]) -> Iterator[Task]:
         for future in as_completed(waiting):
             with _telling_of_the_dead():
                 future.result()
