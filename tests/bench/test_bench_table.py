@@ -187,6 +187,17 @@ def test_the_second_seed_has_no_line_in_the_paper(tmp_path: Path) -> None:
     ]
 
 
+def test_every_smaller_rate_is_told(tmp_path: Path) -> None:
+    factors = (1.0, 1 / 9, 1 / 3)
+    cells = (
+        made_up(GRID, "sure-tuned", seed=seed, values={"acc_r": 0.9}, rate_factor=factor)
+        for seed, factor in enumerate(factors)
+    )
+    keep(tmp_path, GRID, *cells)
+    told = "sure-tuned diverged at its learning rate on 2 of 3 seeds and ran at 1/3 or 1/9 of it there."
+    assert told in make_table(tmp_path).notes
+
+
 def test_failures_and_gaps_are_told(tmp_path: Path) -> None:
     keep(
         tmp_path,

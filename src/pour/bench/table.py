@@ -290,9 +290,10 @@ def _notes(collected: list[_Collected], order: list[str], seeds: int, against: s
             notes.append(f"{entry.name} failed on {len(failed)} of {len(entry.cells)} seeds: {failed[0].failed}")
         slowed = [cell for cell in entry.whole if cell.rate_factor < 1]
         if slowed:
+            parts = sorted({round(1 / cell.rate_factor) for cell in slowed})
             notes.append(
                 f"{entry.name} diverged at its learning rate on {len(slowed)} of {len(entry.cells)} seeds and ran at "
-                f"1/{max(round(1 / cell.rate_factor) for cell in slowed)} of it there."
+                f"{' or '.join(f'1/{part}' for part in parts)} of it there."
             )
         if len(entry.cells) < seeds:
             notes.append(f"{entry.name} has {len(entry.cells)} of {seeds} seeds.")
