@@ -1,6 +1,8 @@
 """What POUR-D gives as its learning rate and length grow: how far RUS(o) can be driven, and what that costs.
 
-The models are those of a store of ``pour bench``, so that nothing is trained here but the students.
+The models are those of a store of ``pour bench``, so that nothing is trained here but the students. With ``--fresh`` a
+control stands beside them that needs retained images: the last block of the original anew, trained on those alone for
+so many epochs while the rest stays as it is.
 
     python benchmarks/pour_d.py runs/digits --data digits --forget 3                      on the CPU
     python benchmarks/pour_d.py runs/cifar10 --data cifar10 --forget airplane --json FILE  for a GPU
@@ -17,6 +19,9 @@ import tempfile
 import warnings
 from pathlib import Path
 
+import torch
+from torch import nn
+
 import pour
 from methods import row_of, waited
 from pour._circumstances import circumstances
@@ -27,6 +32,7 @@ from pour.data.splits import Splits
 from pour.errors import PourError
 from pour.methods.pour_d import PourD
 from pour.methods.unlearning import carry_out, make_method
+from pour.models.surgery import copy_model
 from pour.training import Run
 
 
@@ -39,6 +45,7 @@ def main() -> None:
     parser.add_argument("--factors", default="1,3,10,30,100", help="of the default learning rate")
     parser.add_argument("--steps", default="400,2000")
     parser.add_argument("--batch-norms", default="frozen,train")
+    parser.add_argument("--fresh", default="", help="epochs of the control, such as 1,5; by default none")
     parser.add_argument("--device")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -53,12 +60,20 @@ def main() -> None:
         usual = starting_rates(PourD(), original, request, run)["lr"]
         lengths = [int(steps) for steps in args.steps.split(",")]
         factors = [float(factor) for factor in args.factors.split(",")]
-        for steps, mode, factor in itertools.product(lengths, args.batch_norms.split(","), factors):
-            options = {"lr": usual * factor, "steps": steps, "batch_norm": mode}
-            row: dict[str, object] = {"factor": factor, **options}
+        trials: list[tuple[str, nn.Module, dict[str, object]]] = [
+            ("pour-d", original, {"lr": usual * factor, "steps": steps, "batch_norm": mode})
+            for steps, mode, factor in itertools.product(lengths, args.batch_norms.split(","), factors)
+        ]
+        for epochs in (int(text) for text in args.fresh.split(",") if text):
+            options = {"lr": 0.1, "epochs": epochs, "schedule": "cosine", "batch_norm": "train"}
+            trials.append(("finetune", with_fresh_block(original, args.seed), options))
+        for method, start, options in trials:
+            row: dict[str, object] = {"method": method, **options}
+            if method == "pour-d":
+                row["factor"] = round(options["lr"] / usual, 6)  # type: ignore[operator]
             started = waited(run.torch_device)
             try:
-                model = carry_out(original, request, make_method("pour-d", **options), run)
+                model = carry_out(start, request, make_method(method, **options), run)
                 row["seconds"] = waited(run.torch_device) - started
                 row |= row_of(
                     pour.audit(
@@ -81,6 +96,17 @@ def main() -> None:
                 facts |= circumstances(run.torch_device, run.precision)
                 facts["command"] = shlex.join(["python", *sys.argv])
                 write_text(args.json, json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+
+
+def with_fresh_block(model: nn.Module, seed: int) -> nn.Module:
+    """A copy whose last block starts anew and alone may be trained."""
+    network = copy_model(model).requires_grad_(False)
+    torch.manual_seed(seed)
+    block = network.blocks[-1].requires_grad_(True)  # type: ignore[index, operator]
+    for module in block.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    return network
 
 
 if __name__ == "__main__":

@@ -144,14 +144,18 @@ def short_cifar_table(name: str) -> list[str]:
 
 
 def sweep_table() -> list[str]:
-    """POUR-D at growing learning rates and lengths."""
+    """POUR-D at growing learning rates and lengths, and the control beside it."""
     found = json.loads((ROOT / "results" / "methods" / "pour-d-cifar10-h200.json").read_text())
     lines = [
         "| rate, times the default | steps | BatchNorm | Acc_r | Acc_f | RUS(o) | RUS(r) | probe |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in found["rows"]:
-        start = f"| {row['factor']:g} | {row['steps']} | {row['batch_norm']} |"
+        start = (
+            f"| {row['factor']:g} | {row['steps']} | {row['batch_norm']} |"
+            if row.get("method", "pour-d") == "pour-d"
+            else f"| last block anew | {row['epochs']} epochs | {row['batch_norm']} |"
+        )
         if "failed" in row:
             lines.append(f"{start} diverged | | | | |")
         else:
