@@ -54,6 +54,15 @@ def test_rates_are_scaled_together_and_lengths_halved() -> None:
     assert sorted({setting["epochs"] for setting in grid(once, {"lr": 1e-4})}) == [1, 2]
 
 
+def test_what_ends_a_climb_is_its_stop_rule() -> None:
+    climb = make_method("gradient-ascent")
+    assert isinstance(climb, IterativeMethod)
+    assert [setting["stop_accuracy"] for setting in grid(climb, {"lr": 1e-4})] == [0.1] * 4 + [0.002] * 4
+    endless = make_method("gradient-ascent", stop_accuracy=None)
+    assert isinstance(endless, IterativeMethod)
+    assert sorted({setting["epochs"] for setting in grid(endless, {"lr": 1e-4})}) == [10, 20]
+
+
 def test_a_forget_only_method_takes_the_gentlest_setting_that_forgets(
     digits_original: nn.Module, digits_splits: Splits, tmp_path: Path
 ) -> None:

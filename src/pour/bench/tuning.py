@@ -82,9 +82,9 @@ class TuningResult:
 
 
 def grid(method: IterativeMethod, rates: dict[str, float], rungs: tuple[int, ...] = RUNGS) -> list[dict[str, Any]]:
-    """The eight settings: four learning rates around the method's own times two lengths, half of it and all of it.
+    """The eight settings: four learning rates around the method's own times two lengths, most often half and all of it.
 
-    A method with several learning rates has them scaled together. A run of length 1 is tried at lengths 1 and 2.
+    A method with several learning rates has them scaled together.
 
     Args:
         method: the method with its defaults.
@@ -96,13 +96,9 @@ def grid(method: IterativeMethod, rates: dict[str, float], rungs: tuple[int, ...
         >>> len(settings), settings[0]
         (8, {'lr': 0.001, 'epochs': 5})
     """
-    name = method.length_option or ("steps" if method.steps is not None else "epochs")
-    whole = int(getattr(method, name))
-    half = max(1, round(whole / 2))
-    lengths = (half, whole) if half < whole else (whole, 2 * whole)
     return [
-        {**{option: float(f"{rate * _factor(rung):.6g}") for option, rate in rates.items()}, name: length}
-        for length in lengths
+        {**{option: float(f"{rate * _factor(rung):.6g}") for option, rate in rates.items()}, **length}
+        for length in method.lengths()
         for rung in rungs
     ]
 

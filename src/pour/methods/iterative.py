@@ -31,7 +31,7 @@ class IterativeMethod(Method):
     rate_options: ClassVar[tuple[str, ...]] = ("lr",)
     """The options that are learning rates; tuning scales them together."""
     length_option: ClassVar[str | None] = None
-    """The option that decides how long a run is, for tuning; None means epochs or steps, whichever is set."""
+    """The option that decides how long a run is; None means epochs or steps, whichever is set."""
 
     lr: float | None = 1e-4
     """The highest learning rate."""
@@ -65,6 +65,13 @@ class IterativeMethod(Method):
         if self.batch_norm not in ("frozen", "train"):
             raise UsageError(f"batch_norm must be frozen or train, but is {self.batch_norm!r}.")
         self.recipe(lr=self.lr if self.lr is not None else 1.0)
+
+    def lengths(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A shorter run and a longer one, for tuning: half and all of this one, or lengths 1 and 2."""
+        name = self.length_option or ("steps" if self.steps is not None else "epochs")
+        whole = int(getattr(self, name))
+        half = max(1, round(whole / 2))
+        return ({name: half}, {name: whole}) if half < whole else ({name: whole}, {name: 2 * whole})
 
     def recipe(self, **changes: Any) -> Recipe:
         """The options as a training recipe."""
