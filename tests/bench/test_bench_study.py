@@ -97,7 +97,29 @@ def test_a_method_that_diverges_is_followed_at_a_smaller_rate(
     study = run_study(
         dataclasses.replace(experiment, rows=rows), tmp_path, looks=3, classes=[3], device="cpu", progress=False
     )
-    assert [rate for rate in rates if rate is not None] == pytest.approx([1e6, 1e6 / 3, 1e6 / 9], rel=1e-4)
+    tried = [rate for rate in rates if rate is not None]
+    assert tried == pytest.approx([1e6, 1e6 / 3, 1e6 / 9, 1e6 / 9], rel=1e-4), "the last again, step by step"
     found = json.loads(study.trajectories["gradient-ascent"].read_text())["result"]
     assert found["failed"] is not None, "no rate was small enough, and that is told"
     assert found["options"]["lr"] == pytest.approx(1e6 / 9, rel=1e-4)
+
+
+def test_a_method_that_stops_early_is_looked_at_as_often(
+    experiment: Experiment, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(store / "models", tmp_path / "models")
+    shutil.copy(store / "experiment.json", tmp_path)
+    climbing = {**SHORT, "steps": 300, "lr": 1e-3, "look_every": 1, "stop_accuracy": 0.1}
+    rows = tuple(
+        dataclasses.replace(row, options=climbing) if row.method == "gradient-ascent" else row
+        for row in experiment.rows
+    )
+    study = run_study(
+        dataclasses.replace(experiment, rows=rows), tmp_path, looks=3, classes=[3], device="cpu", progress=False
+    )
+    found = json.loads(study.trajectories["gradient-ascent"].read_text())["result"]
+    steps = [look["step"] for look in found["looks"]]
+    assert found["failed"] is None
+    assert 3 <= steps[-1] < 100, "three looks at 300 steps would have missed it all"
+    assert len(steps) >= 4
+    assert found["looks"][-1]["acc_f"] < found["looks"][0]["acc_f"]

@@ -107,7 +107,7 @@ def run_study(
             f"trajectory-{method}",
             {"options": options[method], "every": every, "forget": list(forget)},
             lambda method=method, every=every: _followed(  # type: ignore[misc]
-                original, retrained, splits, method, options[method], every=every, **common
+                original, retrained, splits, method, options[method], looks, every=every, **common
             ),
         )
         paths[method] = _path(found)
@@ -153,13 +153,27 @@ class _Kept:
 
 
 def _followed(
-    original: nn.Module, retrained: nn.Module, splits: Splits, method: str, options: Mapping[str, Any], **how: Any
+    original: nn.Module,
+    retrained: nn.Module,
+    splits: Splits,
+    method: str,
+    options: Mapping[str, Any],
+    looks: int,
+    *,
+    every: int,
+    **how: Any,
 ) -> dict[str, Any]:
-    """A method's way at the first learning rate at which it does not diverge, else at the smallest."""
+    """A method's way at the first learning rate at which it does not diverge, else at the smallest.
+
+    One that ends long before its last step is followed once more, with as many looks on the way that it has.
+    """
     for _, chosen in slower(method, options):
-        found = follow(original, retrained, splits, method, **how, **chosen)
+        found = follow(original, retrained, splits, method, every=every, **how, **chosen)
         if found.failed is None:
             break
+    finer = max(1, found.looks[-1].step // looks)
+    if finer < every:
+        found = follow(original, retrained, splits, method, every=finer, **how, **chosen)
     return found.to_dict()
 
 
