@@ -27,6 +27,9 @@ _TERMS = {
     "retained": (r"$(1 - \beta)\,K(P_n, Q_n)$", (0, (5, 1.5))),
 }
 _MARKERS = "osD^vP*X"
+# Of a name above the points, as shares of the axes.
+_ROW_HEIGHT = 0.055
+_LABEL_WIDTH = 0.09
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,19 +119,19 @@ def _draw_points(
         rank = correlation.get(method)
         label = method if rank is None else rf"{method} ($\rho$ = {rank:+.2f})"
         handles.append(Line2D([], [], color=color, marker=marker, linestyle="", label=label))
-    lowest: dict[str, tuple[float, float]] = {}
-    for point in (point for classes in points.values() for point in classes):
-        height = min(point.change, lowest.get(point.name, (0.0, point.change))[1])
-        lowest[point.name] = (point.separation, height)
-    for name, (across, height) in lowest.items():
-        axes.annotate(
+    places = {point.name: point.separation for classes in points.values() for point in classes}
+    for name, row in _label_rows(places).items():
+        axes.axvline(places[name], color=style.muted, linewidth=0.5, alpha=0.35, zorder=1)
+        axes.text(
+            places[name],
+            0.97 - _ROW_HEIGHT * row,
             plain_text(shortened(name)),
-            (across, 100 * height),
-            xytext=(0, -9),
-            textcoords="offset points",
+            transform=axes.get_xaxis_transform(),
             ha="center",
+            va="top",
             fontsize=7,
             color=style.muted,
+            bbox={"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 1.0},
         )
     axes.axhline(0, color=style.muted, linewidth=0.8)
     axes.set(xlabel="how far the class stands from the others in the original", ylabel="change of Acc_r, points")
@@ -137,4 +140,22 @@ def _draw_points(
     axes.yaxis.set_major_formatter("{x:g}")
     axes.grid(axis="y")
     axes.margins(y=0.18)
+    bottom, top = axes.get_ylim()
+    scale = axes.yaxis.get_transform()
+    low, high = scale.transform([bottom, top])
+    room = _ROW_HEIGHT * (1 + max(_label_rows(places).values(), default=0))
+    # Names stand in rows above all points.
+    axes.set_ylim(bottom, float(scale.inverted().transform([low + (high - low) / (1 - room)])[0]))
     return handles
+
+
+def _label_rows(places: Mapping[str, float]) -> dict[str, int]:
+    """In which row a name stands, so that no two of a row touch."""
+    width = _LABEL_WIDTH * (max(places.values(), default=0.0) - min(places.values(), default=0.0))
+    ends: list[float] = []
+    rows: dict[str, int] = {}
+    for name in sorted(places, key=places.__getitem__):
+        row = next((row for row, end in enumerate(ends) if places[name] > end + width), len(ends))
+        ends[row : row + 1] = [places[name]]
+        rows[name] = row
+    return rows
