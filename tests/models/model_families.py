@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from pour._torchvision import torchvision_works
 from pour.models import ResNet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 CLASSES = 7
+
+# Before anything imports it: a build for other hardware would not import by itself.
+torchvision_works()
 
 
 class OddModel(nn.Module):

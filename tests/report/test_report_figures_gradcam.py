@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import pour
+from pour._torchvision import torchvision_works
 from pour.errors import UsageError
 from pour.models import find_head
 from pour.report.figures import draw_gradcam, find_map_layer, grad_cam, gradcam_data
@@ -171,6 +172,7 @@ def test_oblong_images_have_oblong_grids() -> None:
     ],
 )
 def test_networks_of_timm(name: str, options: dict[str, object], side: int, grid: tuple[int, int]) -> None:
+    torchvision_works()
     timm = pytest.importorskip("timm")
     torch.manual_seed(0)
     model = timm.create_model(name, pretrained=False, num_classes=5, **options).eval()
@@ -183,6 +185,7 @@ def test_networks_of_timm(name: str, options: dict[str, object], side: int, grid
 
 @pytest.mark.parametrize("kind", ["convolution", "tokens"])
 def test_pytorch_grad_cam_finds_the_same(kind: str) -> None:
+    torchvision_works()
     oracle = pytest.importorskip("pytorch_grad_cam")
     targets = pytest.importorskip("pytorch_grad_cam.utils.model_targets")
     torch.manual_seed(0)
