@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GradientAscent"]
 
-# Images of a look that may still say no.
+# At most so many images are in a look that may still say no.
 _QUICK_LOOK = 500
 # What a shorter climb leaves of the class.
 _EARLY_STOP = 0.1
@@ -37,8 +37,8 @@ class GradientAscent(ForgetOnlyMethod):
     """Maximise the cross-entropy of the forget images until few of them are recognised.
 
     The loss is -CE(l(x), y), which has no lower end: what comes out is decided by rate times steps (defaults of
-    DELETE's code), and between a class that is still known and a network that is destroyed lie a few dozen steps at any
-    rate. So the ascent ends once the accuracy on un-augmented forget images, looked at every ``look_every`` steps and
+    DELETE's code), and between a class that is still known and a network that is destroyed often lie a few dozen steps.
+    So the ascent ends once the accuracy on un-augmented forget images, looked at every ``look_every`` steps and
     logged, is at most ``stop_accuracy``; ``loss_cap`` and ``clip`` bound the climb itself. The published form is
     ``stop_accuracy=None`` with neither.
     """
@@ -51,7 +51,7 @@ class GradientAscent(ForgetOnlyMethod):
     stop_accuracy: float | None = 0.002
     """Stop at the first look at which at most this share of forget images is recognised; None never stops."""
     look_every: int = 5
-    """Steps from one look to the next; a look is at 500 images, and at all of them once those are forgotten."""
+    """Steps from one look to the next; a look is at up to 500 images, and at all once those are forgotten."""
     loss_cap: float | None = None
     """An image whose cross-entropy is above this no longer pulls; None has no bound."""
     clip: float | None = None
@@ -76,7 +76,8 @@ class GradientAscent(ForgetOnlyMethod):
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Climb."""
-        few = tuple(request.forget.sample(_QUICK_LOOK, run))
+        # No more images than were trained on since the last look, so that looking stays the smaller part of the work.
+        few = tuple(request.forget.sample(min(_QUICK_LOOK, self.look_every * self.batch_size), run))
         trajectory: dict[int, float] = {}
 
         def forgotten(step: int) -> bool:
