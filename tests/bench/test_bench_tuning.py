@@ -239,6 +239,20 @@ def test_where_little_is_left_to_gain_eight_settings_do(
     assert len(tuned(digits_original, digits_splits, "delete", tmp_path, lr=1e-4).trials) == 8
 
 
+def test_rates_that_make_no_difference_are_not_looked_beyond(
+    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged(model: Any, request: Any, method: str, options: dict[str, Any], *_: Any) -> Trial:
+        if options["lr"] > 5e-5:
+            return Trial(options=options, failed="The loss became nan at step 3; use a smaller learning rate.")
+        return Trial(options=options, weight_change=options["lr"], aus=0.5)
+
+    monkeypatch.setattr(tuning, "_try", judged)
+    result = tuned(digits_original, digits_splits, "delete", tmp_path, lr=1e-4)
+    assert len(result.trials) == 8
+    assert result.options["lr"] == pytest.approx(1e-5)
+
+
 def test_a_rate_that_the_data_decide_is_found(
     digits_original: nn.Module, digits_splits: Splits, tmp_path: Path
 ) -> None:

@@ -85,8 +85,8 @@ def beyond(trials: Sequence[Trial], rungs: Sequence[int], best: int | None) -> t
         best: which of them was chosen; None where all diverged, so that only lower rates can help.
 
     Returns:
-        Two rungs past the edge that the best one is at; none where others enclose it, where it leaves little to gain,
-        or where accuracies on both kinds of images were not seen.
+        Two rungs past the edge that the best one is at; none where others enclose it, where the rung before the edge
+        does as well, where the best leaves little to gain, or where accuracies on both kinds of images were not seen.
 
     Example:
         >>> low, high = Trial(options={}, aus=0.7), Trial(options={}, aus=0.6)
@@ -100,9 +100,11 @@ def beyond(trials: Sequence[Trial], rungs: Sequence[int], best: int | None) -> t
     score = trials[best].aus
     if score is None or score >= _ENOUGH:
         return ()
-    if rungs[best] == lowest:
-        return below
-    return (highest + 1, highest + 2) if rungs[best] == highest else ()
+    for edge, inward, further in ((lowest, 1, below), (highest, -1, (highest + 1, highest + 2))):
+        if rungs[best] == edge:
+            beside = [trial.aus for trial, rung in zip(trials, rungs, strict=True) if rung == edge + inward]
+            return () if any(other is not None and other >= score for other in beside) else further
+    return ()
 
 
 def _least_change(forget: dict[int, float], change: dict[int, float]) -> Choice:

@@ -132,8 +132,9 @@ def tune(
     method without forget images takes, among the settings that lose at most one point on held-out retained images, the
     largest change of the weights. ``rule="benchmark"`` maximises AUS on a tenth of all training images, held out.
     A best rate at the edge of those tried says that better ones may lie beyond. Where AUS is seen and that of the best
-    is below 0.99, two more rates are tried beyond the edge, and once more if need be; so too below the lowest rate
-    where every setting diverges. That is sixteen settings at most, by the same rule for all methods.
+    is below 0.99, two more rates are tried beyond the edge, and once more if need be, unless the rate before the edge
+    did as well; so too below the lowest rate where every setting diverges. That is sixteen settings at most, by the
+    same rule for all methods.
 
     Every trial is written to ``out`` as soon as it is done, in one JSON file; the same call reads those that are there
     and goes on with the rest.
