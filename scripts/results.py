@@ -208,6 +208,7 @@ def terms_table(name: str) -> list[str]:
 TABLES = {
     "docs/reproduction.md": {
         "cifar10": partial(whole_table, "cifar10"),
+        "cifar100": partial(whole_table, "cifar100"),
         "pour-d": sweep_table,
         "terms": partial(terms_table, "cifar10"),
         "study": partial(study_table, "cifar10"),
