@@ -1,6 +1,7 @@
-"""What POUR-D gives as its learning rate and length grow: how far RUS(o) can be driven, and what that costs.
+"""What POUR-D gives as its rate, schedule and length change: how far RUS(o) can be driven, and what that costs.
 
-The models are those of a store of ``pour bench``, so that nothing is trained here but the students. With ``--fresh`` a
+The models are those of a store of ``pour bench``, so that nothing is trained here but the students; where the store has
+no retrained network, as that of ``pour tune``, accuracies on test images are all that is measured. With ``--fresh`` a
 control stands beside them that needs retained images: the last block of the original anew, trained on those alone for
 so many epochs while the rest stays as it is.
 
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING, get_args
 
 import torch
 from torch import nn
@@ -33,69 +35,102 @@ from pour.errors import PourError
 from pour.methods.pour_d import PourD
 from pour.methods.unlearning import carry_out, make_method
 from pour.models.surgery import copy_model
+from pour.models.tap import extract_features
 from pour.training import Run
+from pour.training.classifier import evaluation_loader
+from pour.training.run import Precision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--forget", required=True)
+    parser.add_argument("--forget", required=True, help="a class, or several to be forgotten one by one, as in 3,5")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--factors", default="1,3,10,30,100", help="of the default learning rate")
     parser.add_argument("--steps", default="400,2000")
     parser.add_argument("--batch-norms", default="frozen,train")
+    parser.add_argument("--schedules", default=PourD().schedule, help="such as cosine,one-cycle; by default POUR-D's")
     parser.add_argument("--fresh", default="", help="epochs of the control, such as 1,5; by default none")
     parser.add_argument("--device")
+    parser.add_argument("--precision", choices=get_args(Precision))
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    splits = Splits.of(pour.load_dataset(args.data), [args.forget])
-    request = pour.ForgetRequest.of(splits)
-    run = Run(seed=args.seed, device=args.device, progress=False)
+    run = Run(seed=args.seed, device=args.device, precision=args.precision, progress=False)
+    dataset = pour.load_dataset(args.data)
     original = pour.load(args.store / ModelKey(args.seed, "original").path)
-    retrained = pour.load(args.store / ModelKey(args.seed, "retrained", splits.forgotten).path)
     rows: list[dict[str, object]] = []
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as cache:
         warnings.simplefilter("ignore", UserWarning)
-        usual = starting_rates(PourD(), original, request, run)["lr"]
-        lengths = [int(steps) for steps in args.steps.split(",")]
-        factors = [float(factor) for factor in args.factors.split(",")]
-        trials: list[tuple[str, nn.Module, dict[str, object]]] = [
-            ("pour-d", original, {"lr": usual * factor, "steps": steps, "batch_norm": mode})
-            for steps, mode, factor in itertools.product(lengths, args.batch_norms.split(","), factors)
-        ]
-        for epochs in (int(text) for text in args.fresh.split(",") if text):
-            options = {"lr": 0.1, "epochs": epochs, "schedule": "cosine", "batch_norm": "train"}
-            trials.append(("finetune", with_fresh_block(original, args.seed), options))
-        for method, start, options in trials:
-            row: dict[str, object] = {"method": method, **options}
-            if method == "pour-d":
-                row["factor"] = round(options["lr"] / usual, 6)  # type: ignore[operator]
-            started = waited(run.torch_device)
-            try:
-                model = carry_out(start, request, make_method(method, **options), run)
-                row["seconds"] = waited(run.torch_device) - started
-                row |= row_of(
-                    pour.audit(
-                        original=original,
-                        unlearned=model,
-                        retrained=retrained,
-                        data=splits,
-                        cache=cache,
-                        seed=args.seed,
-                        device=args.device,
-                        progress=False,
-                    )
-                )
-            except PourError as error:
-                row["failed"] = str(error)
-            rows.append(row)
-            print({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()})
-            if args.json:
-                facts = {"data": args.data, "forget": args.forget, "seed": args.seed}
-                facts |= circumstances(run.torch_device, run.precision)
-                facts["command"] = shlex.join(["python", *sys.argv])
-                write_text(args.json, json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+        for forget in args.forget.split(","):
+            splits = Splits.of(dataset, [forget])
+            judge = judge_of(args.store, original, splits, run, cache)
+            for row in sweep(args, original, pour.ForgetRequest.of(splits), run, judge):
+                rows.append({"forget": forget, **row})
+                print({key: round(value, 4) if isinstance(value, float) else value for key, value in rows[-1].items()})
+                if args.json:
+                    facts = {"data": args.data, "forget": args.forget, "seed": args.seed}
+                    facts |= circumstances(run.torch_device, run.precision)
+                    facts["command"] = shlex.join(["python", *sys.argv])
+                    write_text(args.json, json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+
+
+def sweep(
+    args: argparse.Namespace,
+    original: nn.Module,
+    request: pour.ForgetRequest,
+    run: Run,
+    judge: Callable[[nn.Module], dict[str, float]],
+) -> Iterator[dict[str, object]]:
+    """The original as it is, then every setting."""
+    yield {"method": "original", **judge(original)}
+    usual = starting_rates(PourD(), original, request, run)["lr"]
+    lengths = [int(steps) for steps in args.steps.split(",")]
+    factors = [float(factor) for factor in args.factors.split(",")]
+    modes, schedules = args.batch_norms.split(","), args.schedules.split(",")
+    trials: list[tuple[str, nn.Module, dict[str, object]]] = [
+        ("pour-d", original, {"lr": usual * factor, "steps": steps, "batch_norm": mode, "schedule": schedule})
+        for steps, mode, schedule, factor in itertools.product(lengths, modes, schedules, factors)
+    ]
+    for epochs in (int(text) for text in args.fresh.split(",") if text):
+        options = {"lr": 0.1, "epochs": epochs, "schedule": "cosine", "batch_norm": "train"}
+        trials.append(("finetune", with_fresh_block(original, args.seed), options))
+    for method, start, options in trials:
+        row: dict[str, object] = {"method": method, **options}
+        if method == "pour-d":
+            row["factor"] = round(options["lr"] / usual, 6)  # type: ignore[operator]
+        started = waited(run.torch_device)
+        try:
+            model = carry_out(start, request, make_method(method, **options), run)
+            row["seconds"] = waited(run.torch_device) - started
+            row |= judge(model)
+        except PourError as error:
+            row["failed"] = str(error)
+        yield row
+
+
+def judge_of(
+    store: Path, original: nn.Module, splits: Splits, run: Run, cache: str
+) -> Callable[[nn.Module], dict[str, float]]:
+    """An audit where there is a retrained network to compare with, else the two accuracies."""
+    path = store / ModelKey(run.seed, "retrained", splits.forgotten).path
+    if not path.is_file():
+        return lambda model: accuracies(model, splits, run)
+    retrained = pour.load(path)
+    settings = {"data": splits, "cache": cache, "seed": run.seed, "device": run.device, "progress": False}
+    return lambda model: row_of(pour.audit(original=original, unlearned=model, retrained=retrained, **settings))
+
+
+def accuracies(model: nn.Module, splits: Splits, run: Run) -> dict[str, float]:
+    """On the test images of the retained classes and of the forgotten one."""
+    found: dict[str, float] = {}
+    for name, split in (("acc_r", splits.retain_test), ("acc_f", splits.forget_test)):
+        seen = extract_features(model, evaluation_loader(split, run), device=run.torch_device)
+        found[name] = (seen.scores.argmax(dim=1) == seen.labels).double().mean().item()
+    return found
 
 
 def with_fresh_block(model: nn.Module, seed: int) -> nn.Module:

@@ -151,6 +151,8 @@ def sweep_table() -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in found["rows"]:
+        if row.get("method") == "original":
+            continue
         start = (
             f"| {row['factor']:g} | {row['steps']} | {row['batch_norm']} |"
             if row.get("method", "pour-d") == "pour-d"
