@@ -69,8 +69,12 @@ PAPER = (
 )
 START = ("weights", "freeze_backbone", "image_size", "head")
 """What training may start from, instead of from scratch."""
-WITH_DEFAULTS = ("pour-d",)
-"""Methods that have a row without tuning as well: what one gets who forgets a class and looks at nothing else."""
+UNTUNED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    # The last is the one that the paper's row stands below.
+    "pour-d": {"pour-d-warm": {"schedule": "one-cycle"}, "pour-d-default": {}},
+}
+"""Methods that have rows without tuning as well: what one gets who forgets a class and looks at nothing else, and what
+other defaults would give."""
 CONTROLS = ("masked-head", "random-direction")
 RELATIVES = ("esc", "leace", "leace-orth", "ssd", "neggrad-plus", "bad-teacher", "unsir", "duck", "l1-sparse")
 
@@ -242,11 +246,13 @@ def _rows_of(method: str, family: Family, dataset: str, tuning: Path | None, arc
             tuned_with=tuned.seed,
         ),
     ]
-    if method in WITH_DEFAULTS and not tuned.note.startswith(NOT_TUNED):
-        # Without a tuning the row before has the defaults.
-        rows.append(
-            Row(name=f"{method}-default", method=method, setting="default", family=family, note="the method's defaults")
-        )
+    if tuned.note.startswith(NOT_TUNED):
+        # The row before has the defaults.
+        return rows
+    for name, options in UNTUNED.get(method, {}).items():
+        other = "".join(f", but {option}={value}" for option, value in options.items())
+        note = f"the method's defaults{other}"
+        rows.append(Row(name=name, method=method, setting="default", family=family, options=options, note=note))
     return rows
 
 
