@@ -34,6 +34,7 @@ from pour.data.splits import Splits
 from pour.errors import PourError
 from pour.methods.pour_d import PourD
 from pour.methods.unlearning import carry_out, make_method
+from pour.metrics import split_accuracy
 from pour.models.surgery import copy_model
 from pour.models.tap import extract_features
 from pour.training import Run
@@ -126,11 +127,9 @@ def judge_of(
 
 def accuracies(model: nn.Module, splits: Splits, run: Run) -> dict[str, float]:
     """On the test images of the retained classes and of the forgotten one."""
-    found: dict[str, float] = {}
-    for name, split in (("acc_r", splits.retain_test), ("acc_f", splits.forget_test)):
-        seen = extract_features(model, evaluation_loader(split, run), device=run.torch_device)
-        found[name] = (seen.scores.argmax(dim=1) == seen.labels).double().mean().item()
-    return found
+    seen = extract_features(model, evaluation_loader(splits.test.whole, run), device=run.torch_device)
+    shares = split_accuracy(seen.scores, seen.labels, classes=splits.forgotten)
+    return {"acc_r": shares["retain"].item(), "acc_f": shares["forget"].item()}
 
 
 def with_fresh_block(model: nn.Module, seed: int) -> nn.Module:

@@ -8,6 +8,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,12 @@ def circumstances(device: torch.device, precision: str | None = None) -> dict[st
     }
 
 
+@cache
 def _commit() -> str | None:
-    """The commit of the source tree, where pour runs from one, or as ``POUR_COMMIT`` says for a copy without it."""
+    """The commit of the source tree, where pour runs from one, or as ``POUR_COMMIT`` says for a copy without it.
+
+    Asked once: a process that runs for hours has the code that it started with, whatever is committed meanwhile.
+    """
     if "POUR_COMMIT" in os.environ:
         return os.environ["POUR_COMMIT"]
     here = Path(__file__).resolve().parent
