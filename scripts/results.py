@@ -147,17 +147,16 @@ def sweep_table() -> list[str]:
     """POUR-D at growing learning rates and lengths, and the control beside it."""
     found = json.loads((ROOT / "results" / "methods" / "pour-d-cifar10-h200.json").read_text())
     lines = [
-        "| rate, times the default | steps | BatchNorm | Acc_r | Acc_f | RUS(o) | RUS(r) | probe |",
-        "|---|---|---|---|---|---|---|---|",
+        "| rate, times the default | schedule | steps | BatchNorm | Acc_r | Acc_f | RUS(o) | RUS(r) | probe |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found["rows"]:
-        if row.get("method") == "original":
-            continue
-        start = (
-            f"| {row['factor']:g} | {row['steps']} | {row['batch_norm']} |"
-            if row.get("method", "pour-d") == "pour-d"
-            else f"| last block anew | {row['epochs']} epochs | {row['batch_norm']} |"
-        )
+        lead = {
+            "original": ["untouched", "", "", ""],
+            "pour-d": [f"{row.get('factor', 0):g}", row.get("schedule"), row.get("steps"), row.get("batch_norm")],
+            "finetune": ["last block anew", "cosine", f"{row.get('epochs')} x 45,000 images", "train"],
+        }[row["method"]]
+        start = f"| {' | '.join(map(str, lead))} |"
         if "failed" in row:
             lines.append(f"{start} diverged | | | | |")
         else:
