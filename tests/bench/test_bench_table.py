@@ -178,6 +178,20 @@ def test_a_row_at_its_defaults_is_compared_with_the_paper(tmp_path: Path) -> Non
     assert [row.setting for row in table.rows] == ["default", "paper"]
 
 
+def test_the_paper_s_line_stands_below_a_variant_that_it_is_not_compared_with(tmp_path: Path) -> None:
+    tuned = Row(name="pour-d-tuned", method="pour-d", setting="tuned", family="paper")
+    variant = Row(name="pour-d-cosine", method="pour-d", setting="default", family="paper")
+    grid = replace(GRID, rows=(tuned, variant))
+    cells = [made_up(grid, row.name, seed=seed, values={"acc_r": 0.97}) for row in (tuned, variant) for seed in (0, 1)]
+    keep(tmp_path / "both", grid, *cells)
+    table = make_table(tmp_path / "both", against="paper")
+    assert [row.setting for row in table.rows] == ["tuned", "default", "paper"]
+    assert table.row("pour-d-tuned").entries["acc_r"].difference == "above"
+    assert table.row("pour-d-cosine").entries["acc_r"].difference is None
+    keep(tmp_path / "variant", grid, *cells[2:])
+    assert [row.setting for row in make_table(tmp_path / "variant", against="paper").rows] == ["default"]
+
+
 def test_the_second_seed_has_no_line_in_the_paper(tmp_path: Path) -> None:
     cells = [made_up(GRID, row, values={"acc_r": 0.95}) for row in ("original", "retrained", "ceiling")]
     keep(tmp_path, GRID, *cells)

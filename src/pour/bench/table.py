@@ -252,22 +252,24 @@ def _beside_published(
 ) -> list[TableRow]:
     result: list[TableRow] = []
     with_encoder = {row.name for row in rows if row.encoder}
-    for index, row in enumerate(rows):
-        method = cells[row.name].setup["method"] or row.name
-        # A second seed and a method's further variants have no line in the paper.
-        known = row.name in (*REFERENCES, method, *(f"{method}-{setting}" for setting in _SETTINGS))
-        paper = {column.key: published(dataset, method, column) for column in columns} if known else {}
+    methods = [cells[row.name].setup["method"] or row.name for row in rows]
+    # A second seed and a method's further variants have no line in the paper.
+    known = [
+        row.name in (*REFERENCES, method, *(f"{method}-{setting}" for setting in _SETTINGS))
+        for row, method in zip(rows, methods, strict=True)
+    ]
+    compared = {method for method, has_line in zip(methods, known, strict=True) if has_line}
+    for index, (row, method) in enumerate(zip(rows, methods, strict=True)):
+        paper = {column.key: published(dataset, method, column) for column in columns} if method in compared else {}
         printed = {key: value for key, value in paper.items() if value is not None}
         entries = dict(row.entries)
-        for key, value in printed.items():
+        for key, value in printed.items() if known[index] else ():
             # The line that the paper measured too.
             encoder = key in _PRINTED_OF_THE_ENCODER and row.name in with_encoder
             if key in entries and row.encoder == encoder:
                 entries[key] = replace(entries[key], difference=differs(entries[key].mean, entries[key].std, value))
         result.append(replace(row, entries=entries))
-        following = rows[index + 1] if index + 1 < len(rows) else None
-        last = following is None or cells[following.name].setup["method"] != cells[row.name].setup["method"]
-        if printed and (last or row.group == "reference"):
+        if printed and method not in methods[index + 1 : index + 2]:
             shown = {key: Entry(mean=value.mean, std=value.std, n=None) for key, value in printed.items()}
             result.append(
                 TableRow(
