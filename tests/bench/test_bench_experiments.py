@@ -124,16 +124,14 @@ def test_a_tuned_pour_d_has_rows_at_its_defaults_beside_it(tmp_path: Path) -> No
     rows = {row.name: row for row in get_experiment("cifar10", tuning=tmp_path).rows}
     assert rows["pour-d-default"].setting == "default"
     assert rows["pour-d-default"].resolved() == make_method("pour-d").options()
-    assert rows["pour-d-warm"].resolved() == make_method("pour-d", schedule="one-cycle").options()
-    assert rows["pour-d-warm"].note == "the method's defaults, but schedule=one-cycle"
-    names = list(rows)
-    assert names.index("pour-d-warm") < names.index("pour-d-default"), "the paper's row stands below the last"
+    assert rows["pour-d-cosine"].resolved() == make_method("pour-d", schedule="cosine").options()
+    assert rows["pour-d-cosine"].note == "the method's defaults, but schedule=cosine"
     assert rows["pour-d-tuned"].resolved()["lr"] == 0.5
     assert "delete-default" not in rows
     # The tuned row itself has the defaults where nothing was tuned.
     untuned = tmp_path / "other"
     result_file(untuned, "delete")
-    assert {"pour-d-default", "pour-d-warm"}.isdisjoint(
+    assert {"pour-d-default", "pour-d-cosine"}.isdisjoint(
         row.name for row in get_experiment("cifar10", tuning=untuned).rows
     )
     assert "pour-d-default" not in {row.name for row in benchmark_rows("cifar10", tuning=tmp_path)}

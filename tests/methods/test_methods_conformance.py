@@ -90,7 +90,7 @@ CASES: dict[str, Case] = {
     "leace-orth": Case(drop=0.01),
     "masked-head": Case(drop=0.0, reason="an answer less can only help the rest"),
     "neggrad-plus": Case(SMALL | {"batch_size": 64, "epochs": 3}),
-    "pour-d": Case(SMALL | {"steps": 50}, drop=0.06, reason="50 steps instead of 400 cut the repair short"),
+    "pour-d": Case(SMALL),
     "pour-p": Case(drop=0.01, reason="on a collapsed model retained scores shift alike"),
     "projun": Case({"alpha_forget": 10.0, "images": 300}, drop=0.03),
     "random-direction": Case(drop=0.02, forgets=False, reason="a control: the direction means nothing"),

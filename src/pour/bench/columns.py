@@ -108,7 +108,7 @@ LABELS = {
     "pour-p-scores": "POUR-P, by score",
     "pour-p-decisions": "POUR-P, by decision",
     "pour-d": "POUR-D",
-    "pour-d-warm": "POUR-D, warmed up",
+    "pour-d-cosine": "POUR-D, no warm-up",
     "projun": "ProjUn",
     "salun": "SalUn",
     "scrub": "SCRUB",

@@ -70,8 +70,7 @@ PAPER = (
 START = ("weights", "freeze_backbone", "image_size", "head")
 """What training may start from, instead of from scratch."""
 UNTUNED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    # The last is the one that the paper's row stands below.
-    "pour-d": {"pour-d-warm": {"schedule": "one-cycle"}, "pour-d-default": {}},
+    "pour-d": {"pour-d-cosine": {"schedule": "cosine"}, "pour-d-default": {}},
 }
 """Methods that have rows without tuning as well: what one gets who forgets a class and looks at nothing else, and what
 other defaults would give."""

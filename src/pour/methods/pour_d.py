@@ -51,8 +51,9 @@ class PourD(IterativeMethod):
 
     The loss is |theta_s(x) - P theta(x)|^2, summed over features and averaged over the batch, on images of the
     forgotten classes; theta is the original encoder, the teacher. Without ``lr`` the learning rate is 2.4e-3 / L0, with
-    L0 the loss before the first step, which the forget set alone tells. A run is accepted when at most 0.2 % of the
-    un-augmented forget images are still classified as before; otherwise a warning says so.
+    L0 the loss before the first step, which the forget set alone tells; the first fifth of the steps rises to it, since
+    the largest gradients come first. A run is accepted when at most 0.2 % of the un-augmented forget images are still
+    classified as before; otherwise a warning says so.
     """
 
     name: ClassVar[str] = "pour-d"
@@ -65,8 +66,8 @@ class PourD(IterativeMethod):
     """The highest learning rate; None takes 2.4e-3 over the initial loss."""
     steps: int | None = 400
     """Optimisation steps; give these or epochs."""
-    schedule: Schedule = "cosine"
-    """How the learning rate moves: one-cycle, cosine, step or constant."""
+    schedule: Schedule = "one-cycle"
+    """How the learning rate moves: one-cycle, cosine, step or constant; with under 200 steps take cosine."""
     direction: Literal["weights", "centered-weights", "scores", "decisions", "means", "given"] = "weights"
     """What is taken away, as of pour-p: of the head's rows, the mean features, or the directions given."""
     directions: Tensor | None = None
