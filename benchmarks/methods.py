@@ -37,6 +37,8 @@ COLUMNS = (
     "acc_tr",
     "acc_tf",
     "aus",
+    "cka_f_o",
+    "cka_r_o",
     "rus_o",
     "rus_r",
     "cka_f_r",

@@ -1,9 +1,10 @@
 """What POUR-D gives as its rate, schedule and length change: how far RUS(o) can be driven, and what that costs.
 
 The models are those of a store of ``pour bench``, so that nothing is trained here but the students; where the store has
-no retrained network, as that of ``pour tune``, accuracies on test images are all that is measured. With ``--fresh`` a
-control stands beside them that needs retained images: the last block of the original anew, trained on those alone for
-so many epochs while the rest stays as it is.
+no retrained network, as that of ``pour tune``, all is measured but what needs one. Two controls that see retained
+images can stand beside them: ``--fresh``, the last block of the original anew, trained on those alone for so many
+epochs while the rest stays as it is, and ``--blend``, the class spread over the retained ones (controls.py), with so
+much weight on keeping these in place.
 
     python benchmarks/pour_d.py runs/digits --data digits --forget 3                      on the CPU
     python benchmarks/pour_d.py runs/cifar10 --data cifar10 --forget airplane --json FILE  for a GPU
@@ -21,8 +22,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-import torch
-from torch import nn
+from controls import Blend, with_fresh_block
 
 import pour
 from methods import row_of, waited
@@ -34,15 +34,13 @@ from pour.data.splits import Splits
 from pour.errors import PourError
 from pour.methods.pour_d import PourD
 from pour.methods.unlearning import carry_out, make_method
-from pour.metrics import split_accuracy
-from pour.models.surgery import copy_model
-from pour.models.tap import extract_features
 from pour.training import Run
-from pour.training.classifier import evaluation_loader
 from pour.training.run import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from torch import nn
 
 
 def main() -> None:
@@ -51,11 +49,14 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--forget", required=True, help="a class, or several to be forgotten one by one, as in 3,5")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--factors", default="1,3,10,30,100", help="of the default learning rate")
+    parser.add_argument(
+        "--factors", default="1,3,10,30,100", help="of the default learning rate; none for the controls alone"
+    )
     parser.add_argument("--steps", default="400,2000")
     parser.add_argument("--batch-norms", default="frozen,train")
     parser.add_argument("--schedules", default=PourD().schedule, help="such as cosine,one-cycle; by default POUR-D's")
-    parser.add_argument("--fresh", default="", help="epochs of the control, such as 1,5; by default none")
+    parser.add_argument("--fresh", default="", help="epochs of that control, such as 1,5; by default none")
+    parser.add_argument("--blend", default="", help="anchors of that control, such as 1,3; by default none")
     parser.add_argument("--device")
     parser.add_argument("--precision", choices=get_args(Precision))
     parser.add_argument("--json", type=Path)
@@ -90,7 +91,7 @@ def sweep(
     yield {"method": "original", **judge(original)}
     usual = starting_rates(PourD(), original, request, run)["lr"]
     lengths = [int(steps) for steps in args.steps.split(",")]
-    factors = [float(factor) for factor in args.factors.split(",")]
+    factors = [float(factor) for factor in args.factors.split(",") if factor]
     modes, schedules = args.batch_norms.split(","), args.schedules.split(",")
     trials: list[tuple[str, nn.Module, dict[str, object]]] = [
         ("pour-d", original, {"lr": usual * factor, "steps": steps, "batch_norm": mode, "schedule": schedule})
@@ -99,13 +100,15 @@ def sweep(
     for epochs in (int(text) for text in args.fresh.split(",") if text):
         options = {"lr": 0.1, "epochs": epochs, "schedule": "cosine", "batch_norm": "train"}
         trials.append(("finetune", with_fresh_block(original, args.seed), options))
+    trials += [("blend", original, {"anchor": float(text)}) for text in args.blend.split(",") if text]
     for method, start, options in trials:
         row: dict[str, object] = {"method": method, **options}
         if method == "pour-d":
             row["factor"] = round(options["lr"] / usual, 6)  # type: ignore[operator]
         started = waited(run.torch_device)
         try:
-            model = carry_out(start, request, make_method(method, **options), run)
+            made = Blend(**options) if method == "blend" else make_method(method, **options)  # type: ignore[arg-type]
+            model = carry_out(start, request, made, run)
             row["seconds"] = waited(run.torch_device) - started
             row |= judge(model)
         except PourError as error:
@@ -116,31 +119,11 @@ def sweep(
 def judge_of(
     store: Path, original: nn.Module, splits: Splits, run: Run, cache: str
 ) -> Callable[[nn.Module], dict[str, float]]:
-    """An audit where there is a retrained network to compare with, else the two accuracies."""
+    """An audit, against the retrained network where there is one."""
     path = store / ModelKey(run.seed, "retrained", splits.forgotten).path
-    if not path.is_file():
-        return lambda model: accuracies(model, splits, run)
-    retrained = pour.load(path)
+    retrained = pour.load(path) if path.is_file() else None
     settings = {"data": splits, "cache": cache, "seed": run.seed, "device": run.device, "progress": False}
     return lambda model: row_of(pour.audit(original=original, unlearned=model, retrained=retrained, **settings))
-
-
-def accuracies(model: nn.Module, splits: Splits, run: Run) -> dict[str, float]:
-    """On the test images of the retained classes and of the forgotten one."""
-    seen = extract_features(model, evaluation_loader(splits.test.whole, run), device=run.torch_device)
-    shares = split_accuracy(seen.scores, seen.labels, classes=splits.forgotten)
-    return {"acc_r": shares["retain"].item(), "acc_f": shares["forget"].item()}
-
-
-def with_fresh_block(model: nn.Module, seed: int) -> nn.Module:
-    """A copy whose last block starts anew and alone may be trained."""
-    network = copy_model(model).requires_grad_(False)
-    torch.manual_seed(seed)
-    block = network.blocks[-1].requires_grad_(True)  # type: ignore[index, operator]
-    for module in block.modules():
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()
-    return network
 
 
 if __name__ == "__main__":

@@ -1,0 +1,99 @@
+"""Controls that stand beside POUR-D in ``pour_d.py``. They see retained images, and are no methods of the package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pour.methods.batches import Together, as_epochs
+from pour.methods.iterative import IterativeMethod
+from pour.methods.teachers import frozen_copy
+from pour.models.classes import resolve_classes
+from pour.models.forgetting import head_removal
+from pour.models.head import find_head
+from pour.models.history import class_names
+from pour.models.surgery import copy_model
+from pour.models.tap import extract_features, tap_features, to_unit
+
+if TYPE_CHECKING:
+    from pour.methods.request import Granted, Need
+    from pour.training.run import Run
+    from pour.training.schedule import Schedule
+
+_SAMPLE = 5000
+
+
+@dataclass(kw_only=True)
+class Blend(IterativeMethod):
+    """Give the forgotten class the mean and covariance that the retained ones have together, and hold those in place.
+
+    The loss is |mean(z_f) - m|^2 + |cov(z_f) - C|^2 / tr C on forget images, m and C those of retained images under the
+    projected original, plus ``anchor`` times |z_r - P theta(x_r)|^2 on retained ones. A class that is spread over the
+    others has features unlike those it had, which RUS(o) rewards, and is hard to find for a linear probe.
+    """
+
+    name: ClassVar[str] = "blend"
+    needs: ClassVar[tuple[Need, ...]] = ("forget", "retain")
+    cost: ClassVar[str] = "400 steps on forget and retained images"
+
+    anchor: float = 3.0
+    """Weight of the retained images."""
+    lr: float | None = 3e-4
+    """The highest learning rate."""
+    steps: int | None = 400
+    """Optimisation steps."""
+    optimizer: Literal["sgd", "adamw"] = "adamw"
+    """SGD with momentum, or AdamW."""
+    schedule: Schedule = "one-cycle"
+    """How the learning rate moves."""
+
+    def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
+        """Train the encoder of ``model``; the head stays."""
+        head = find_head(model)
+        classes = resolve_classes(request.classes, num_classes=head.num_classes, class_names=class_names(model))
+        projector = head_removal(head, classes, "weights").to(run.torch_device)
+        sample = extract_features(model, request.retain.sample(_SAMPLE, run), device=run.torch_device)
+        mean, cov = moments(projector(sample.features.float()))
+        teacher = frozen_copy(model, run)
+        forget, retain = (
+            as_epochs(images.training(run, batch_size=self.batch_size, augment=self.augment, salt=salt), run)
+            for salt, images in enumerate((request.forget, request.retain))
+        )
+        head.module.requires_grad_(False)
+        with tap_features(model, head.name) as tap, tap_features(teacher, head.name) as before:
+
+            def objective(student: nn.Module, gone: Tensor, _: Tensor, kept: Tensor, __: Tensor) -> Tensor:
+                kept = to_unit(kept)
+                with torch.no_grad():
+                    teacher(kept)
+                    target = projector(before.features.float())
+                student(torch.cat([to_unit(gone), kept]))
+                features = tap.features.float()
+                found, spread = moments(features[: len(gone)])
+                distance = (found - mean).square().sum() + (spread - cov).square().sum() / cov.trace()
+                return distance + self.anchor * (features[len(gone) :] - target).square().sum(1).mean()
+
+            self.train(model, Together(forget, retain), objective, run)
+        head.module.requires_grad_(True)
+        return model
+
+
+def moments(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of rows."""
+    mean = features.mean(0)
+    centred = features - mean
+    return mean, centred.T @ centred / (len(features) - 1)
+
+
+def with_fresh_block(model: nn.Module, seed: int) -> nn.Module:
+    """A copy whose last block starts anew and alone may be trained."""
+    network = copy_model(model).requires_grad_(False)
+    torch.manual_seed(seed)
+    block = network.blocks[-1].requires_grad_(True)  # type: ignore[index, operator]
+    for module in block.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    return network
