@@ -144,24 +144,26 @@ def short_cifar_table(name: str) -> list[str]:
 
 
 def sweep_table() -> list[str]:
-    """POUR-D at growing learning rates and lengths, and the control beside it."""
-    found = json.loads((ROOT / "results" / "methods" / "pour-d-cifar10-h200.json").read_text())
+    """POUR-D at growing learning rates and lengths, and the controls beside it."""
+    files = [ROOT / "results" / "methods" / f"pour-d-cifar10-{name}.json" for name in ("h200", "blend-cpu")]
+    swept, blended = (json.loads(file.read_text())["rows"] for file in files)
     lines = [
         "| rate, times the default | schedule | steps | BatchNorm | Acc_r | Acc_f | RUS(o) | RUS(r) | probe |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for row in found["rows"]:
+    for row in [*swept, *(row for row in blended if row["method"] == "blend")]:
         lead = {
             "original": ["untouched", "", "", ""],
             "pour-d": [f"{row.get('factor', 0):g}", row.get("schedule"), row.get("steps"), row.get("batch_norm")],
-            "finetune": ["last block anew", "cosine", f"{row.get('epochs')} x 45,000 images", "train"],
+            "finetune": ["last block anew", "cosine", f"epochs: {row.get('epochs')}", "train"],
+            "blend": [f"spread over the others, anchor {row.get('anchor')}", "one-cycle", 400, "frozen"],
         }[row["method"]]
         start = f"| {' | '.join(map(str, lead))} |"
         if "failed" in row:
             lines.append(f"{start} diverged | | | | |")
         else:
             values = [f"{100 * row['acc_r']:.2f}", f"{100 * row['acc_f']:.2f}", f"{row['rus_o']:.2f}"]
-            values += [f"{row['rus_r']:.2f}", f"{100 * row['probe_linear']:.1f}"]
+            values += [f"{row['rus_r']:.2f}" if "rus_r" in row else "-", f"{100 * row['probe_linear']:.1f}"]
             lines.append(f"{start} {' | '.join(values)} |")
     return lines
 
