@@ -62,6 +62,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     run = Run(seed=args.seed, device=args.device, precision=args.precision, progress=False)
+    # Asked for before the long work, during which the commit may change.
+    facts = {"data": args.data, "forget": args.forget, "seed": args.seed}
+    facts |= circumstances(run.torch_device, run.precision)
+    facts["command"] = shlex.join(["python", *sys.argv])
     dataset = pour.load_dataset(args.data)
     original = pour.load(args.store / ModelKey(args.seed, "original").path)
     rows: list[dict[str, object]] = []
@@ -74,9 +78,6 @@ def main() -> None:
                 rows.append({"forget": forget, **row})
                 print({key: round(value, 4) if isinstance(value, float) else value for key, value in rows[-1].items()})
                 if args.json:
-                    facts = {"data": args.data, "forget": args.forget, "seed": args.seed}
-                    facts |= circumstances(run.torch_device, run.precision)
-                    facts["command"] = shlex.join(["python", *sys.argv])
                     write_text(args.json, json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
 
