@@ -83,9 +83,7 @@ class Blend(IterativeMethod):
 
 def moments(features: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and covariance of rows."""
-    mean = features.mean(0)
-    centred = features - mean
-    return mean, centred.T @ centred / (len(features) - 1)
+    return features.mean(0), torch.cov(features.T)
 
 
 def with_fresh_block(model: nn.Module, seed: int) -> nn.Module:

@@ -155,8 +155,8 @@ def sweep_table() -> list[str]:
         lead = {
             "original": ["untouched", "", "", ""],
             "pour-d": [f"{row.get('factor', 0):g}", row.get("schedule"), row.get("steps"), row.get("batch_norm")],
-            "finetune": ["last block anew", "cosine", f"epochs: {row.get('epochs')}", "train"],
-            "blend": [f"spread over the others, anchor {row.get('anchor')}", "one-cycle", 400, "frozen"],
+            "finetune": ["last block anew", row.get("schedule"), f"epochs: {row.get('epochs')}", row.get("batch_norm")],
+            "blend": [f"spread over the others, anchor {row.get('anchor')}", "", "", ""],
         }[row["method"]]
         start = f"| {' | '.join(map(str, lead))} |"
         if "failed" in row:
