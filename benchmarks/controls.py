@@ -83,7 +83,9 @@ class Blend(IterativeMethod):
 
 def moments(features: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and covariance of rows."""
-    return features.mean(0), torch.cov(features.T)
+    mean = features.mean(0)
+    centred = features - mean
+    return mean, centred.T @ centred / (len(features) - 1)  # torch.cov waits for the device, which a recording cannot
 
 
 def with_fresh_block(model: nn.Module, seed: int) -> nn.Module:
