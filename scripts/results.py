@@ -7,6 +7,7 @@ import json
 import re
 from functools import partial
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from pour.bench import make_table, render
@@ -144,28 +145,45 @@ def short_cifar_table(name: str) -> list[str]:
 
 
 def sweep_table() -> list[str]:
-    """POUR-D at growing learning rates and lengths, and the controls beside it."""
-    files = [ROOT / "results" / "methods" / f"pour-d-cifar10-{name}.json" for name in ("h200", "blend-cpu")]
-    swept, blended = (json.loads(file.read_text())["rows"] for file in files)
+    """POUR-D at growing learning rates and lengths on one network, and the control beside it on three."""
+    folder = ROOT / "results" / "methods"
+    swept, blended = (
+        json.loads((folder / f"pour-d-cifar10-{name}.json").read_text())["rows"] for name in ("h200", "blend-h200")
+    )
     lines = [
         "| rate, times the default | schedule | steps | BatchNorm | Acc_r | Acc_f | RUS(o) | RUS(r) | probe |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for row in [*swept, *(row for row in blended if row["method"] == "blend")]:
+    for row in swept:
         lead = {
             "original": ["untouched", "", "", ""],
             "pour-d": [f"{row.get('factor', 0):g}", row.get("schedule"), row.get("steps"), row.get("batch_norm")],
             "finetune": ["last block anew", row.get("schedule"), f"epochs: {row.get('epochs')}", row.get("batch_norm")],
-            "blend": [f"spread over the others, anchor {row.get('anchor')}", "", "", ""],
         }[row["method"]]
-        start = f"| {' | '.join(map(str, lead))} |"
-        if "failed" in row:
-            lines.append(f"{start} diverged | | | | |")
-        else:
-            values = [f"{100 * row['acc_r']:.2f}", f"{100 * row['acc_f']:.2f}", f"{row['rus_o']:.2f}"]
-            values += [f"{row['rus_r']:.2f}" if "rus_r" in row else "-", f"{100 * row['probe_linear']:.1f}"]
-            lines.append(f"{start} {' | '.join(values)} |")
-    return lines
+        lines.append(_sweep_line(lead, [row]))
+    seeds: dict[str, list[dict[str, Any]]] = {}
+    for row in blended:
+        name = f"spread over the others, anchor {row['anchor']:g}" if "anchor" in row else "untouched"
+        seeds.setdefault(name, []).append(row)
+    return lines + [_sweep_line([f"{name} ({len(rows)} seeds)", "", "", ""], rows) for name, rows in seeds.items()]
+
+
+def _sweep_line(lead: list[object], rows: list[dict[str, Any]]) -> str:
+    start = f"| {' | '.join(map(str, lead))} |"
+    if any("failed" in row for row in rows):
+        return f"{start} diverged | | | | |"
+    values = []
+    for column, scale, digits in (
+        ("acc_r", 100, 2),
+        ("acc_f", 100, 2),
+        ("rus_o", 1, 2),
+        ("rus_r", 1, 2),
+        ("probe_linear", 100, 1),
+    ):
+        found = [scale * row[column] for row in rows]
+        spread = f"±{stdev(found):.{digits}f}" if len(found) > 1 else ""
+        values.append(f"{mean(found):.{digits}f}{spread}")
+    return f"{start} {' | '.join(values)} |"
 
 
 def warmup_table() -> list[str]:
