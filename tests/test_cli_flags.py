@@ -150,7 +150,7 @@ def test_forgetting_classes_refuses_what_it_does_not_read(flag, where):
     assert f"{flag[0]} {UNREAD} {where};" in refusal("unlearn", "m.safetensors", *options, *flag)
 
 
-@pytest.mark.parametrize("flag", [["--forget", 3], ["--columns", "acc_f"]])
+@pytest.mark.parametrize("flag", [["--forget", 3], ["--columns", "acc_f"], ["--by-class"]])
 @pytest.mark.parametrize("kind", ["segmentation", "zero-shot"])
 def test_tables_of_other_kinds_refuse_what_they_do_not_read(tmp_path, kind, flag):
     told = {"name": "camvid", "task": "segmentation"} if kind == "segmentation" else {"name": "zeroshot"}
@@ -443,6 +443,18 @@ def test_a_table_replaces_files_only_when_told(tmp_path):
     assert out.read_text() == "mine"
     succeed(*command, "--out", out, "--overwrite")
     assert "POUR-P" in out.read_text()
+
+
+def test_classes_side_by_side(tmp_path):
+    grid, store = get_experiment("digits"), tmp_path / "runs"
+    keep(store, grid, made_up(grid, "pour-p", forget=(3,), values={"acc_f": 0.25}, forgotten_names=("3",)))
+    assert "results of forgetting 3 alone" in refusal("table", store, "--by-class")
+    keep(store, grid, made_up(grid, "pour-p", forget=(5,), values={"acc_f": 0.5}, forgotten_names=("5",)))
+    for flag in (["--forget", 3], ["--against", "paper"]):
+        assert f"{flag[0]} {UNREAD} with --by-class" in refusal("table", store, "--by-class", *flag)
+    shown = succeed("table", store, "--by-class", "--columns", "acc_f", "--format", "markdown").stdout
+    assert "| method | setting | Acc_f, 3 ↓ | Acc_f, 5 ↓ |" in shown
+    assert "| POUR-P |  | **25.00** | **50.00** |" in shown
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from bench_cells import keep, made_up, table_grid
 from rich.console import Console
 
-from pour.bench import Row, make_table, render, show_table
+from pour.bench import Row, make_class_table, make_table, render, show_table
 from pour.bench.columns import COLUMNS, PAPER_COLUMNS
 from pour.bench.published import Published, differs, published
 from pour.errors import UsageError
@@ -242,6 +242,51 @@ def test_which_request(tmp_path: Path) -> None:
     assert make_table(tmp_path, forget=[5]).row("original").entries["acc_r"].mean == 50
     with pytest.raises(UsageError, match=r"no results of forgetting \[0\]; it has those of 1; 5"):
         make_table(tmp_path, forget=[0])
+
+
+def test_classes_side_by_side(store: Path) -> None:
+    """Each class as in its own table; a row that only a later class has stands in its place."""
+    for seed, value in enumerate((0.5, 0.7)):
+        dog = {"forget": (5,), "seed": seed, "forgotten_names": ("guide_dog",)}
+        keep(
+            store,
+            GRID,
+            made_up(GRID, "original", values={"acc_r": 0.9}, **dog),
+            made_up(GRID, "pour-d-tuned", values={"acc_r": value}, **dog),
+            made_up(GRID, "sure-tuned", values={"acc_r": 0.8}, **dog),
+        )
+    table = make_class_table(store, columns=["acc_r", "acc_r_change"])
+    assert [column.label for column in table.columns] == [
+        "Acc_r, airplane",
+        "change of Acc_r, airplane",
+        "Acc_r, guide_dog",
+        "change of Acc_r, guide_dog",
+    ]
+    assert table.title == "cifar10, resnet18, recipe fast: airplane; guide_dog forgotten in turn"
+    for name, request in (("airplane", [0]), ("guide_dog", [5])):
+        for row in make_table(store, forget=request, columns=["acc_r", "acc_r_change"]).rows:
+            merged = next(other for other in table.rows if (other.name, other.encoder) == (row.name, row.encoder))
+            for key, entry in row.entries.items():
+                assert merged.entries[f"{key}.{name}"] == entry
+    assert "acc_r.guide_dog" not in table.row("delete-tuned").entries
+    rows = [row.name for row in table.rows if not row.encoder]
+    listed = [row.name for row in GRID.rows]
+    assert [row for row in rows if row in ("finetune-tuned", "sure-tuned")] == ["finetune-tuned", "sure-tuned"]
+    assert listed.index("finetune-tuned") < listed.index("sure-tuned") < listed.index("delete-tuned")
+    assert "airplane: Mean and sample deviation over 3 seeds." in table.notes
+    assert "guide_dog: Mean and sample deviation over 2 seeds." in table.notes
+    assert "Acc$_r$, guide\\_dog" in render(table, "latex")
+    assert "acc_r.guide_dog_mean" in render(table, "csv").splitlines()[0]
+
+
+def test_a_setting_that_was_not_run_is_named_once(store: Path, tmp_path: Path) -> None:
+    rows = [row.name for row in GRID.rows if row.setting == "tuned"]
+    keep(tmp_path / "tuned", GRID, *(made_up(GRID, row) for row in ("original", "pour-p", *rows)))
+    notes = make_table(tmp_path / "tuned").notes
+    assert "Not run: the setting common." in notes
+    assert not any("delete-common" in note for note in notes)
+    assert any(note.startswith("Not run yet: retrained, ceiling") for note in notes)
+    assert "Not run: the setting common." not in make_table(store).notes, "one of its rows was"
 
 
 def test_wrong_use_is_told(store: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from pour._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from pour.bench.class_table import make_class_table
     from pour.bench.experiments import EXPERIMENTS, Experiment, Row, benchmark_rows, get_experiment, parse_seeds
     from pour.bench.rendering import Format, render, rich_table, show_table
     from pour.bench.runner import Outcome, run_experiment
@@ -36,6 +37,7 @@ _HOMES = {
     "freeze_tuning": "pour.bench.settings",
     "get_experiment": "pour.bench.experiments",
     "import_store": "pour.bench.transfer",
+    "make_class_table": "pour.bench.class_table",
     "make_table": "pour.bench.table",
     "parse_seeds": "pour.bench.experiments",
     "read_store": "pour.bench.store",
@@ -67,6 +69,7 @@ __all__ = [
     "freeze_tuning",
     "get_experiment",
     "import_store",
+    "make_class_table",
     "make_table",
     "parse_seeds",
     "read_store",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pour.bench.columns import Column
     from pour.bench.table import Entry, Group, ResultTable, TableRow
 
-__all__ = ["Format", "render", "rich_table", "show_table"]
+__all__ = ["Format", "latex_text", "render", "rich_table", "show_table"]
 
 Format = Literal["rich", "markdown", "latex", "csv"]
 
@@ -142,10 +142,15 @@ def _latex(table: ResultTable) -> str:
         lines += ["\\midrule", f"\\multicolumn{{{width}}}{{c}}{{\\textit{{{GROUPS[group]}}}}} \\\\", "\\midrule"]
         for row in rows:
             values = [_latex_entry(row.entries.get(column.key), column) for column in table.columns]
-            names = [row.label.translate(_LATEX_SPECIAL), row.setting.translate(_LATEX_SPECIAL)]
+            names = [latex_text(row.label), latex_text(row.setting)]
             lines.append(f"{' & '.join([*names, *values])} \\\\")
     lines += ["\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in table.notes)]
     return "\n".join(lines) + "\n"
+
+
+def latex_text(text: str) -> str:
+    """A name as LaTeX prints it."""
+    return text.translate(_LATEX_SPECIAL)
 
 
 def _latex_entry(entry: Entry | None, column: Column) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pour.bench.published import Difference
     from pour.bench.store import Cell
 
-__all__ = ["GROUPS", "Entry", "Group", "ResultTable", "TableRow", "make_table"]
+__all__ = ["GROUPS", "Entry", "Group", "ResultTable", "TableRow", "forgotten_name", "make_table"]
 
 Group = Literal["reference", "retain", "forget"]
 GROUPS: dict[Group, str] = {
@@ -130,23 +130,27 @@ def make_table(
         changes = {"acc_r": "acc_r_change", "acc_r_external": "acc_r_change_external"}
         keys += tuple(change for key, change in changes.items() if key in keys and change not in keys)
     shown = _columns(keys)
-    order = [row["name"] for row in experiment.get("rows", [])]
-    collected = _collect(cells, order)
+    listed = {row["name"]: row["setting"] for row in experiment.get("rows", [])}
+    collected = _collect(cells, list(listed))
     before = {cell.key.seed: cell for cell in cells if cell.key.row == "original"}
     rows = [row for entry in collected for row in _rows(entry, shown, before)]
     rows = _marked(rows, shown)
     dataset = cells[0].setup["dataset"]
     if against == "paper":
         rows = _beside_published(rows, shown, dataset, {entry.name: entry.cells[0] for entry in collected})
-    names = ", ".join(cells[0].forgotten_names) or ", ".join(map(str, request))
     seeds = sorted({cell.key.seed for cell in cells})
     return ResultTable(
         title=f"{dataset}, {cells[0].setup['architecture']}, recipe {cells[0].setup['recipe']['name']}: "
-        f"{names} forgotten, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
+        f"{forgotten_name(cells[0])} forgotten, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
         columns=shown,
         rows=tuple(rows),
-        notes=(*_notes(collected, order, len(seeds), against), *(published_notes(dataset) if against else ())),
+        notes=(*_notes(collected, listed, len(seeds), against), *(published_notes(dataset) if against else ())),
     )
+
+
+def forgotten_name(cell: Cell) -> str:
+    """What a cell forgot: the classes' names, or their indices where they have none."""
+    return ", ".join(cell.forgotten_names) or ", ".join(map(str, cell.key.forget))
 
 
 def _request(cells: list[Cell], listed: list[list[int]], wanted: Sequence[int] | None) -> tuple[int, ...]:
@@ -284,7 +288,7 @@ def _beside_published(
     return result
 
 
-def _notes(collected: list[_Collected], order: list[str], seeds: int, against: str | None) -> list[str]:
+def _notes(collected: list[_Collected], listed: Mapping[str, str], seeds: int, against: str | None) -> list[str]:
     notes = [f"Mean and sample deviation over {seeds} seeds." if seeds > 1 else "One seed: no deviation."]
     for entry in collected:
         failed = [cell for cell in entry.cells if cell.failed is not None]
@@ -299,7 +303,12 @@ def _notes(collected: list[_Collected], order: list[str], seeds: int, against: s
             )
         if len(entry.cells) < seeds:
             notes.append(f"{entry.name} has {len(entry.cells)} of {seeds} seeds.")
-    missing = [name for name in order if name not in {entry.name for entry in collected}]
+    missing = {name: setting for name, setting in listed.items() if name not in {entry.name for entry in collected}}
+    for setting in _SETTINGS:
+        of_setting = [name for name in listed if listed[name] == setting]
+        if len(of_setting) > 1 and missing.keys() >= set(of_setting):
+            notes.append(f"Not run: the setting {setting}.")
+            missing = {name: other for name, other in missing.items() if other != setting}
     if missing:
         notes.append(f"Not run yet: {', '.join(missing)}.")
     if against == "paper":

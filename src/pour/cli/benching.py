@@ -216,6 +216,9 @@ def table(
     forget: Annotated[
         list[int] | None, typer.Option(help="Whose results, by index; several for a request of several classes.")
     ] = None,
+    by_class: Annotated[
+        bool, typer.Option("--by-class", help="The classes that were forgotten in turn side by side.")
+    ] = False,
     columns: Annotated[list[str] | None, typer.Option(help="Only this column; may be given several times.")] = None,
     out: Annotated[Path | None, typer.Option(help="A file to write instead of printing.")] = None,
     overwrite: Overwrite = False,
@@ -224,7 +227,7 @@ def table(
 
     Mean and deviation over seeds, grouped by the data that a method may see.
     """
-    from pour.bench import make_table, render, show_table
+    from pour.bench import make_class_table, make_table, render, show_table
     from pour.bench.segmentation_table import is_scene_store
     from pour.bench.zeroshot_table import is_zero_shot_store, zero_shot_table
 
@@ -235,12 +238,16 @@ def table(
     scenes, zero_shot = is_scene_store(folder), is_zero_shot_store(folder)
     if scenes or zero_shot:
         kind = "segmentation" if scenes else "zero-shot"
-        refuse_unread({"--forget": forget, "--columns": columns}, f"in the table of a {kind} experiment")
+        unread: dict[str, object] = {"--forget": forget, "--columns": columns, "--by-class": by_class}
+        refuse_unread(unread, f"in the table of a {kind} experiment")
     if scenes:
         table_scenes(folder, format, against, out)
         return
     if zero_shot:
         found = zero_shot_table(folder, against=against)
+    elif by_class:
+        refuse_unread({"--forget": forget, "--against": against}, "with --by-class")
+        found = make_class_table(folder, columns=columns or None)
     else:
         found = make_table(folder, forget=forget or None, columns=columns or None, against=against)
     if format == "rich" and out is None:
