@@ -113,7 +113,8 @@ def test_tuned_options_come_from_a_tuning(tmp_path: Path, monkeypatch: pytest.Mo
     frozen.write_text(json.dumps({"cifar100": {"scrub": {"options": {"lr": 7.0}, "rule": "benchmark", "seed": 1}}}))
     assert freeze_tuning(tmp_path, "cifar10", into=frozen) == ["delete"]
     monkeypatch.setattr(settings_module, "TUNED", frozen)
-    assert tuned_options("delete", "cifar10")[0]["lr"] == 0.5
+    chosen = tuned_options("delete", "cifar10")[0]
+    assert chosen == make_method("delete", lr=0.5, epochs=3, batch_norm="frozen").options(), "all that it ran with"
     assert tuned_options("scrub", "cifar100")[0]["lr"] == 7.0
     assert tuned_options("scrub", "cifar10")[0] == {"batch_norm": "frozen"}
 
@@ -157,9 +158,10 @@ def test_options_of_another_network_are_not_taken(tmp_path: Path, monkeypatch: p
     assert (untuned.classes, untuned.seed) == ((), None)
 
 
-def test_what_ships_with_pour_says_what_it_was_tuned_on() -> None:
+def test_what_ships_with_pour_says_all_that_was_tuned_and_on_what() -> None:
     for dataset, methods in json.loads(settings_module.TUNED.read_text()).items():
-        for choice in methods.values():
+        for method, choice in methods.items():
+            assert choice["options"] == make_method(method, **choice["options"]).options()
             assert choice["dataset"] == dataset
             assert choice["architecture"] == get_experiment(dataset).architecture
             assert tuple(choice["forgotten"]) == TUNED_CLASSES[dataset]

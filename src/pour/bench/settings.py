@@ -125,7 +125,7 @@ def tuned_options(method: str, dataset: str, folder: Path | None = None, *, arch
         architecture: the network that the options are for. What ships with pour for another one is not taken; a folder
             that was tuned on another one, or on other data, is refused.
     """
-    frozen = {"batch_norm": "frozen", **starting_options(method, dataset)}
+    frozen = _from_start(method, dataset, {})
     found = _frozen_choice(method, dataset) if folder is None else _choice(folder, method)
     for what, wanted in (("dataset", dataset), ("architecture", architecture)):
         if found is None or None in (wanted, found[what]) or found[what] == wanted:
@@ -140,7 +140,7 @@ def tuned_options(method: str, dataset: str, folder: Path | None = None, *, arch
         other = ", ".join(f"{name}={value}" for name, value in frozen.items() if own.get(name) != value)
         return Tuned(frozen, f"{NOT_TUNED}: the method's defaults" + (f", but {other}" if other else ""))
     return Tuned(
-        {**frozen, **found["options"]},
+        _from_start(method, dataset, found["options"]),
         f"tuned by the rule {found['rule']!r} with seed {found['seed']}",
         tuple(found["forgotten"] or ()),
         found["seed"],
@@ -174,8 +174,16 @@ def starting_options(method: str, dataset: str) -> dict[str, Any]:
     return {**dict.fromkeys(kind.rate_options, _PRETRAINED_RATE), "optimizer": "adamw", "weight_decay": 0.0, **length}
 
 
+def _from_start(method: str, dataset: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    """The options of a tuned row: what tuning starts from, and over it what it chose."""
+    return {"batch_norm": "frozen", **starting_options(method, dataset), **chosen}
+
+
 def freeze_tuning(folder: str | Path, dataset: str, *, into: str | Path = TUNED) -> list[str]:
     """Take the choices of a finished tuning into the file that ships with pour; returns the methods' names.
+
+    Every option is written, not only those that were searched: a method's default that changes later must not change
+    a row that was tuned before.
 
     Args:
         folder: where :func:`pour.bench.tune` wrote its trials by the rule ``benchmark``.
@@ -184,7 +192,11 @@ def freeze_tuning(folder: str | Path, dataset: str, *, into: str | Path = TUNED)
     """
     source, target = Path(folder), Path(into)
     methods = sorted(path.parent.name.removesuffix("-benchmark") for path in source.glob("*-benchmark/result.json"))
-    chosen = {method: found for method in methods if (found := _choice(source, method)) is not None}
+    chosen = {
+        method: {**found, "options": make_method(method, **_from_start(method, dataset, found["options"])).options()}
+        for method in methods
+        if (found := _choice(source, method)) is not None
+    }
     if not chosen:
         raise UsageError(f"{source} holds no tuning by the rule benchmark that chose a setting; run pour tune first.")
     known = _read(target) if target.is_file() else {}
