@@ -6,11 +6,12 @@ import dataclasses
 import json
 import re
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from typing import Any
 
-from pour.bench import make_table, render
+from pour.bench import make_replication_table, make_table, render
 from pour.bench.experiments import RELATIVES
 from pour.bench.segmentation_table import render_scenes, scene_lines
 from pour.bench.zeroshot_table import zero_shot_table
@@ -144,6 +145,38 @@ def short_cifar_table(name: str) -> list[str]:
     return render(dataclasses.replace(table, rows=tuple(rows), notes=notes), "markdown").rstrip().splitlines()
 
 
+def repeat_table() -> list[str]:
+    """CIFAR-10's two runs: how far apart the means of equal rows are, and which moved by more than two points."""
+    table = make_replication_table(ROOT / "results" / "cifar10", ROOT / "results" / "cifar10-earlier")
+    other = {note.split()[0] for note in table.notes if " ran with other options in " in note}
+    pairs = [
+        (row, before)
+        for row, before in pairwise(table.rows)
+        if before.elsewhere and not row.encoder and row.name not in other
+    ]
+    lines = [
+        f"| {len(pairs)} rows with the same options | median | largest | beyond two deviations |",
+        "|---|---|---|---|",
+    ]
+    for column in table.columns:
+        moved = {
+            (row.label, row.setting): abs(row.entries[column.key].mean - before.entries[column.key].mean)
+            for row, before in pairs
+            if column.key in row.entries.keys() & before.entries.keys()
+        }
+        (label, setting), largest = max(moved.items(), key=lambda item: item[1])
+        beyond = sum(row.entries[column.key].difference is not None for row, _ in pairs if column.key in row.entries)
+        named = f"{label}, {setting}" if setting else label
+        lines.append(f"| {column.label} | {median(moved.values()):.2f} | {largest:.2f} ({named}) | {beyond} |")
+    lines += ["", "| row | Acc_r, earlier | Acc_r | Acc_f, earlier | Acc_f |", "|---|---|---|---|---|"]
+    for row, before in pairs:
+        both = [(before.entries[key], row.entries[key]) for key in ("acc_r", "acc_f")]
+        if any(abs(after.mean - earlier.mean) > 2 for earlier, after in both):
+            values = [f"{entry.mean:.1f} ± {entry.std:.1f}" for pair in both for entry in pair]
+            lines.append(f"| {row.label}{f', {row.setting}' if row.setting else ''} | {' | '.join(values)} |")
+    return lines
+
+
 def sweep_table() -> list[str]:
     """POUR-D at growing learning rates and lengths on one network, and the control beside it on three."""
     folder = ROOT / "results" / "methods"
@@ -246,6 +279,7 @@ TABLES = {
     "docs/reproduction.md": {
         "cifar10": partial(whole_table, "cifar10"),
         "cifar100": partial(whole_table, "cifar100"),
+        "repeat": repeat_table,
         "pour-d": sweep_table,
         "warm-up": warmup_table,
         "terms": partial(terms_table, "cifar10"),

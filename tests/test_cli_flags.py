@@ -445,6 +445,27 @@ def test_a_table_replaces_files_only_when_told(tmp_path):
     assert "POUR-P" in out.read_text()
 
 
+def test_a_store_beside_another(tmp_path):
+    grid = get_experiment("digits")
+    for name, value in (("mine", 0.25), ("yours", 0.5)):
+        keep(tmp_path / name, grid, made_up(grid, "pour-p", forget=(3,), values={"acc_f": value}))
+    command = ["table", tmp_path / "mine", "--columns", "acc_f", "--format", "markdown"]
+    shown = succeed(*command, "--against", tmp_path / "yours").stdout
+    assert f"| POUR-P |  | **25.00** |\n| POUR-P | {tmp_path / 'yours'} | 50.00 |" in shown
+    assert "takes paper or a folder of pour bench, and there is no folder nowhere" in refusal(
+        *command, "--against", "nowhere"
+    )
+    assert f"{tmp_path} holds no results" in refusal(*command, "--against", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["segmentation", "zero-shot"])
+def test_tables_of_other_kinds_stand_beside_the_paper_alone(tmp_path, kind):
+    told = {"name": "camvid", "task": "segmentation"} if kind == "segmentation" else {"name": "zeroshot"}
+    (tmp_path / "experiment.json").write_text(json.dumps(told))
+    told = f"Results of a {kind} experiment can be put against paper, not against"
+    assert told in refusal("table", tmp_path, "--against", tmp_path)
+
+
 def test_classes_side_by_side(tmp_path):
     grid, store = get_experiment("digits"), tmp_path / "runs"
     keep(store, grid, made_up(grid, "pour-p", forget=(3,), values={"acc_f": 0.25}, forgotten_names=("3",)))

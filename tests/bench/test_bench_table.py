@@ -11,7 +11,7 @@ import pytest
 from bench_cells import keep, made_up, table_grid
 from rich.console import Console
 
-from pour.bench import Row, make_class_table, make_table, render, show_table
+from pour.bench import Row, make_class_table, make_replication_table, make_table, render, show_table
 from pour.bench.columns import COLUMNS, PAPER_COLUMNS
 from pour.bench.published import Published, differs, published
 from pour.errors import UsageError
@@ -277,6 +277,53 @@ def test_classes_side_by_side(store: Path) -> None:
     assert "guide_dog: Mean and sample deviation over 2 seeds." in table.notes
     assert "Acc$_r$, guide\\_dog" in render(table, "latex")
     assert "acc_r.guide_dog_mean" in render(table, "csv").splitlines()[0]
+
+
+def test_a_store_beside_another(store: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    for seed in range(3):
+        for row, value in {"original": 0.95, "pour-p": 0.955, "delete-tuned": 0.90, "pour-d-tuned": 0.93}.items():
+            measures = {"acc_r": value + 0.01 * seed, "cka_f_o": 0.8}
+            keep(other, GRID, made_up(GRID, row, seed=seed, values=measures, models="b"))
+    setup = dict(made_up(GRID, "sure-tuned").setup)
+    keep(other, GRID, made_up(GRID, "sure-tuned", models="b", setup=setup | {"options": setup["options"] | {"lr": 7}}))
+    keep(store, GRID, made_up(GRID, "sure-tuned", values={"acc_r": 0.9}))
+    table = make_replication_table(store, other, columns=["acc_r", "cka_f_o"])
+    below = [row for row in table.rows if row.elsewhere]
+    assert {row.setting for row in below} == {str(other)}
+    assert [row.name for row in below] == ["original", "sure-tuned", "delete-tuned", "pour-p", "pour-d-tuned"]
+    assert all(entry.mark is None for row in below for entry in row.entries.values())
+    for row, found in ((row, table.rows[place + 1]) for place, row in enumerate(table.rows[:-1])):
+        assert not found.elsewhere or (found.name, found.encoder) == (row.name, row.encoder)
+    # 94.5 and 91, deviations 0.5 and 1: 3.5 apart, where 2.24 are allowed.
+    assert table.row("delete-tuned").entries["acc_r"].difference == "above"
+    assert table.row("pour-p").entries["cka_f_o"].difference == "below", "no seed deviates on either side"
+    assert table.row("original").entries["acc_r"].difference is None
+    assert table.row("finetune-tuned").entries["acc_r"].difference is None
+    assert table.row("delete-tuned").entries["acc_r"].mark == "second", "as in its own table"
+    notes = "\n".join(table.notes)
+    assert f"the value of {other} by more than two deviations (2 of 5 values)." in notes
+    lr = made_up(GRID, "sure-tuned").setup["options"]["lr"]
+    assert f"sure-tuned ran with other options in {other}: lr=7, not {lr}." in notes
+    assert f"Not in {other}: retrained, finetune-tuned, delete-common, masked-head." in notes
+    sources = [row["source"] for row in csv.DictReader(io.StringIO(render(table, "csv"))) if row["row"] == "original"]
+    assert sources == ["measured", f"measured, {other}"]
+    swapped = make_replication_table(other, store, columns=["acc_r"])
+    assert f"Only in {store}: retrained, finetune-tuned, delete-common, masked-head." in swapped.notes
+    assert not any(
+        entry.difference for row in make_replication_table(store, store).rows for entry in row.entries.values()
+    )
+
+
+def test_stores_of_different_things_do_not_stand_beside_each_other(store: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    keep(other, GRID, made_up(GRID, "original", forget=(5,), forgotten_names=("dog",)))
+    with pytest.raises(UsageError, match=r"no results of forgetting \[0\]; it has those of 5"):
+        make_replication_table(store, other)
+    grid = replace(GRID, architecture="resnet-small")
+    keep(tmp_path / "small", grid, made_up(grid, "original"))
+    with pytest.raises(UsageError, match=r"is of cifar10, resnet18, .* of cifar10, resnet-small, .* same experiment"):
+        make_replication_table(store, tmp_path / "small")
 
 
 def test_a_setting_that_was_not_run_is_named_once(store: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from pour.bench.class_table import make_class_table
     from pour.bench.experiments import EXPERIMENTS, Experiment, Row, benchmark_rows, get_experiment, parse_seeds
     from pour.bench.rendering import Format, render, rich_table, show_table
+    from pour.bench.replication import make_replication_table
     from pour.bench.runner import Outcome, run_experiment
     from pour.bench.separation import SeparationStudy, separation_study
     from pour.bench.settings import freeze_tuning
@@ -38,6 +39,7 @@ _HOMES = {
     "get_experiment": "pour.bench.experiments",
     "import_store": "pour.bench.transfer",
     "make_class_table": "pour.bench.class_table",
+    "make_replication_table": "pour.bench.replication",
     "make_table": "pour.bench.table",
     "parse_seeds": "pour.bench.experiments",
     "read_store": "pour.bench.store",
@@ -70,6 +72,7 @@ __all__ = [
     "get_experiment",
     "import_store",
     "make_class_table",
+    "make_replication_table",
     "make_table",
     "parse_seeds",
     "read_store",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pour.bench.rendering import latex_text
 from pour.bench.store import read_experiment, read_store
-from pour.bench.table import GROUPS, ResultTable, forgotten_name, make_table
+from pour.bench.table import GROUPS, ResultTable, forgotten_name, make_table, requests_in
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def make_class_table(out: str | Path, *, columns: Sequence[str] | None = None) -
     shown = columns or CLASS_COLUMNS
     subject = make_table(folder, columns=shown).title.partition(": ")[0]
     experiment = read_experiment(folder) or {}
-    names = {cell.key.forget: forgotten_name(cell) for cell in read_store(folder)}
-    listed = [tuple(request) for request in experiment.get("forget", [])]
-    requests = [request for request in listed if request in names] + sorted(set(names) - set(listed))
+    cells = read_store(folder)
+    names = {cell.key.forget: forgotten_name(cell) for cell in cells}
+    requests = requests_in(cells, experiment)
     if len(requests) == 1:
         raise UsageError(f"{folder} has results of forgetting {names[requests[0]]} alone; there is nothing beside it.")
     tables = {names[request]: make_table(folder, forget=request, columns=shown) for request in requests}

@@ -76,7 +76,7 @@ def rich_table(table: ResultTable) -> RenderableType:
         drawn.add_row(Text(GROUPS[group], style="italic"))
         for row in rows:
             cells = [_styled(row.entries.get(column.key), column) for column in table.columns]
-            drawn.add_row(row.label, row.setting, *cells, style="dim" if row.published else None)
+            drawn.add_row(row.label, row.setting, *cells, style="dim" if row.published or row.elsewhere else None)
     return Stacked(drawn, *(Text(note) for note in table.notes))
 
 
@@ -176,5 +176,6 @@ def _csv(table: ResultTable) -> str:
             entry = row.entries.get(column.key)
             values += [""] * 4 if entry is None else [entry.mean, entry.std, entry.n, entry.difference]
         source = "paper" if row.published else "encoder" if row.encoder else "measured"
+        source = f"{source}, {row.setting}" if row.elsewhere else source
         writer.writerow([row.name, row.label, row.setting, row.group, source, *values])
     return stream.getvalue()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pour.bench.columns import COLUMNS, PAPER_COLUMNS, Column, label_of
 from pour.bench.experiments import REFERENCES
@@ -15,12 +15,12 @@ from pour.bench.store import check_unmixed, read_experiment, read_store
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pour.bench.published import Difference
     from pour.bench.store import Cell
 
-__all__ = ["GROUPS", "Entry", "Group", "ResultTable", "TableRow", "forgotten_name", "make_table"]
+__all__ = ["GROUPS", "Entry", "Group", "ResultTable", "TableRow", "forgotten_name", "make_table", "requests_in"]
 
 Group = Literal["reference", "retain", "forget"]
 GROUPS: dict[Group, str] = {
@@ -62,6 +62,8 @@ class TableRow:
     entries: Mapping[str, Entry]
     published: bool = False
     """Whether this is what the paper prints."""
+    elsewhere: bool = False
+    """Whether this is what another store holds."""
     encoder: bool = False
     """Whether this scores the encoder's features before a projector, of the model in the line above."""
 
@@ -80,7 +82,7 @@ class ResultTable:
     def row(self, name: str) -> TableRow:
         """The measured line of a row by its name."""
         for row in self.rows:
-            if row.name == name and not row.published and not row.encoder:
+            if row.name == name and not (row.published or row.elsewhere or row.encoder):
                 return row
         raise UsageError(f"The table has no row {name!r}; it has {', '.join(row.name for row in self.rows)}.")
 
@@ -122,7 +124,7 @@ def make_table(
         raise UsageError(f"{folder} holds no whole cell; run pour bench --out {folder} first.")
     check_unmixed(cells)
     experiment = read_experiment(folder) or {}
-    request = _request(cells, experiment.get("forget", []), forget)
+    request = _request(requests_in(cells, experiment), forget)
     cells = [cell for cell in cells if cell.key.forget == request]
     keys = tuple(columns or experiment.get("columns") or PAPER_COLUMNS)
     if against == "paper" and columns is None:
@@ -153,15 +155,20 @@ def forgotten_name(cell: Cell) -> str:
     return ", ".join(cell.forgotten_names) or ", ".join(map(str, cell.key.forget))
 
 
-def _request(cells: list[Cell], listed: list[list[int]], wanted: Sequence[int] | None) -> tuple[int, ...]:
-    there = sorted({cell.key.forget for cell in cells})
-    if wanted is not None:
-        if tuple(wanted) not in there:
-            known = "; ".join(", ".join(map(str, request)) for request in there)
-            raise UsageError(f"The store has no results of forgetting {list(wanted)}; it has those of {known}.")
-        return tuple(wanted)
-    first = [tuple(request) for request in listed if tuple(request) in there]
-    return (first or there)[0]
+def requests_in(cells: Iterable[Cell], experiment: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """What the cells forgot: the experiment's requests in its order, then others."""
+    there = {cell.key.forget for cell in cells}
+    listed = [request for request in map(tuple, experiment.get("forget", [])) if request in there]
+    return [*listed, *sorted(there.difference(listed))]
+
+
+def _request(there: list[tuple[int, ...]], wanted: Sequence[int] | None) -> tuple[int, ...]:
+    if wanted is None:
+        return there[0]
+    if tuple(wanted) not in there:
+        known = "; ".join(", ".join(map(str, request)) for request in sorted(there))
+        raise UsageError(f"The store has no results of forgetting {list(wanted)}; it has those of {known}.")
+    return tuple(wanted)
 
 
 def _columns(keys: Sequence[str]) -> tuple[Column, ...]:

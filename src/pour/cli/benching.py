@@ -211,7 +211,11 @@ def table(
     folder: Annotated[Path, typer.Argument(help="The folder of pour bench.", show_default=False)],
     format: Annotated[Literal["rich", "markdown", "latex", "csv"], typer.Option(help="How to write it.")] = "rich",
     against: Annotated[
-        Literal["paper"] | None, typer.Option(help="Put the published values below the measured ones.")
+        str | None,
+        typer.Option(
+            help="paper: put the published values below the measured ones; a folder of pour bench: its own.",
+            metavar="<paper|folder>",
+        ),
     ] = None,
     forget: Annotated[
         list[int] | None, typer.Option(help="Whose results, by index; several for a request of several classes.")
@@ -227,7 +231,7 @@ def table(
 
     Mean and deviation over seeds, grouped by the data that a method may see.
     """
-    from pour.bench import make_class_table, make_table, render, show_table
+    from pour.bench import make_class_table, make_replication_table, make_table, render, show_table
     from pour.bench.segmentation_table import is_scene_store
     from pour.bench.zeroshot_table import is_zero_shot_store, zero_shot_table
 
@@ -240,16 +244,23 @@ def table(
         kind = "segmentation" if scenes else "zero-shot"
         unread: dict[str, object] = {"--forget": forget, "--columns": columns, "--by-class": by_class}
         refuse_unread(unread, f"in the table of a {kind} experiment")
+        if against not in (None, "paper"):
+            raise UsageError(f"Results of a {kind} experiment can be put against paper, not against {against!r}.")
+    printed: Literal["paper"] | None = "paper" if against == "paper" else None
     if scenes:
-        table_scenes(folder, format, against, out)
+        table_scenes(folder, format, printed, out)
         return
     if zero_shot:
-        found = zero_shot_table(folder, against=against)
+        found = zero_shot_table(folder, against=printed)
     elif by_class:
         refuse_unread({"--forget": forget, "--against": against}, "with --by-class")
         found = make_class_table(folder, columns=columns or None)
+    elif against is None or printed:
+        found = make_table(folder, forget=forget or None, columns=columns or None, against=printed)
+    elif Path(against).is_dir():
+        found = make_replication_table(folder, against, forget=forget or None, columns=columns or None)
     else:
-        found = make_table(folder, forget=forget or None, columns=columns or None, against=against)
+        raise UsageError(f"--against takes paper or a folder of pour bench, and there is no folder {against}.")
     if format == "rich" and out is None:
         show_table(found)
     elif out is None:

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from rich.table import Table
@@ -17,7 +17,6 @@ import pour
 from pour._files import write_text
 from pour.cli.flags import check_model_file
 from pour.cli.terminal import open_own, show, tell_outcome
-from pour.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -194,13 +193,11 @@ def bench_scenes(experiment: str, out: Path | None, *, quiet: bool, **options: A
     tell_outcome(outcome, outcome.out)
 
 
-def table_scenes(folder: Path, format: str, against: str | None, out: Path | None) -> None:
+def table_scenes(folder: Path, format: str, against: Literal["paper"] | None, out: Path | None) -> None:
     """Print or write the table of a segmentation store."""
     from pour.bench.segmentation_table import render_scenes, scene_lines, scene_table
 
-    if against not in (None, "paper"):
-        raise UsageError(f"Results can be put against paper, not against {against!r}.")
-    lines = scene_lines(folder, against="paper" if against else None)
+    lines = scene_lines(folder, against=against)
     if format == "rich" and out is None:
         show(scene_table(lines))
     elif out is None:

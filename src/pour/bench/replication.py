@@ -1,0 +1,97 @@
+"""One store beside another of the same experiment: whether what one run found, another finds again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pour.bench.published import Published, differs
+from pour.bench.store import read_experiment, read_store
+from pour.bench.table import ResultTable, make_table, requests_in
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pour.bench.table import TableRow
+
+__all__ = ["make_replication_table"]
+
+
+def make_replication_table(
+    out: str | Path, other: str | Path, *, forget: Sequence[int] | None = None, columns: Sequence[str] | None = None
+) -> ResultTable:
+    """Read a store into a table that has the lines of another store below its own.
+
+    A value that is more than two deviations from the other's is marked, both sides' deviations counted, and a row that
+    ran with other options there is told below the table. Of many values some are that far apart by chance.
+
+    Args:
+        out: the store.
+        other: a store of the same dataset, network, recipe and classes.
+        forget: which request's results; by default the first of the experiment that has any.
+        columns: keys of :data:`pour.bench.columns.COLUMNS`; by default the experiment's.
+    """
+    here = make_table(out, forget=forget, columns=columns)
+    request = forget or requests_in(read_store(Path(out)), read_experiment(Path(out)) or {})[0]
+    there = make_table(other, forget=request, columns=[column.key for column in here.columns])
+    if (subject := _subject(here)) != (found := _subject(there)):
+        raise UsageError(f"{out} is of {subject}, and {other} of {found}: give a folder of the same experiment.")
+    known = {(row.name, row.encoder): row for row in there.rows}
+    rows: list[TableRow] = []
+    compared = different = 0
+    for row in here.rows:
+        before = known.get((row.name, row.encoder))
+        marked = row if before is None else _marked(row, before)
+        rows.append(marked)
+        if before is not None:
+            entries = {key: replace(entry, mark=None) for key, entry in before.entries.items()}
+            rows.append(replace(before, setting=str(other), entries=entries, elsewhere=True))
+            compared += len(row.entries.keys() & before.entries.keys())
+            different += sum(entry.difference is not None for entry in marked.entries.values())
+    notes = [
+        *here.notes,
+        f"Arrows: above or below the value of {other} by more than two deviations ({different} of {compared} values).",
+        *(f"{other}: {note}" for note in there.notes if note not in here.notes),
+        *_other_options(Path(out), Path(other), {row.name for row in here.rows if (row.name, row.encoder) in known}),
+    ]
+    if only := [row.name for row in here.rows if (row.name, row.encoder) not in known and not row.encoder]:
+        notes.append(f"Not in {other}: {', '.join(only)}.")
+    if only := [name for name, encoder in known if not encoder and name not in {row.name for row in here.rows}]:
+        notes.append(f"Only in {other}: {', '.join(only)}.")
+    return replace(here, rows=tuple(rows), notes=tuple(notes))
+
+
+def _subject(table: ResultTable) -> str:
+    """Everything but the seeds."""
+    return table.title.rpartition(" forgotten, seed")[0]
+
+
+def _marked(row: TableRow, before: TableRow) -> TableRow:
+    entries = {
+        key: replace(entry, difference=differs(entry.mean, entry.std, Published(other.mean, other.std)))
+        if (other := before.entries.get(key)) is not None
+        else entry
+        for key, entry in row.entries.items()
+    }
+    return replace(row, entries=entries)
+
+
+def _other_options(out: Path, other: Path, rows: set[str]) -> list[str]:
+    ours, theirs = _options(out), _options(other)
+    notes = []
+    for row in sorted(rows):
+        changed = [
+            f"{name}={theirs[row].get(name)}, not {ours[row].get(name)}"
+            for name in sorted(ours[row].keys() | theirs[row].keys())
+            if ours[row].get(name) != theirs[row].get(name)
+        ]
+        if changed:
+            notes.append(f"{row} ran with other options in {other}: {'; '.join(changed)}.")
+    return notes
+
+
+def _options(out: Path) -> Mapping[str, dict[str, Any]]:
+    """Those of each row, which are the same for all its seeds and classes."""
+    return {cell.key.row: cell.setup["options"] for cell in read_store(out)}
