@@ -297,6 +297,11 @@ def test_bad_calls(digits, digits_original, digits_splits, projected):
         audit(data=digits_splits, precision="fp8", **call)
     with pytest.raises(UsageError, match="seed must not be negative"):
         audit(data=digits_splits, seed=-1, **call)
+    with pytest.raises(UsageError, match=r"align must be one of .*, but is 'procrustez'"):
+        audit(data=digits_splits, align="procrustez", **call)
+    for epsilon in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match="epsilon is a distance"):
+            audit(data=digits_splits, epsilon=epsilon, **call)
 
 
 def test_a_test_split_without_the_class_is_refused(digits, digits_original, projected):
@@ -317,6 +322,9 @@ def test_a_single_forgotten_test_image_gives_defined_values(digits, digits_origi
     )
     assert report.value("cka_f_o") == 0
     assert report.line("cka_f_o").unlearned.debiased is None
+    for name in ("cka_f_o", "rus_o", "entropy_f", "kl_uniform_f"):
+        assert report.line(name).unlearned.low is None
+        assert report.line(name).verdict == "no reference", "one image says nothing"
     assert any("membership" in note for note in report.notes)
     json.loads(report.to_json(), parse_constant=lambda name: pytest.fail(name))
 
@@ -343,6 +351,38 @@ def test_two_forgotten_classes(digits, digits_original, digits_retrained):
         original=digits_original, unlearned=unlearned, retrained=digits_retrained, data=splits, epsilon=10.0, **QUIET
     )
     assert report.data.forgotten_names == ("3", "8")
+    turned = audit(original=digits_original, unlearned=unlearned, data=Splits.of(digits, ["8", "3"]), **QUIET)
+    assert turned.data == report.data
     assert report.value("acc_f") == 0
     assert {found.decision for found in report.discrepancies} == {"met"}
     assert replace(report, notes=()) == report
+
+
+def test_classes_of_few_images_leave_neural_collapse_without_a_verdict(
+    digits, digits_original, digits_retrained, projected
+):
+    test = digits.splits["test"]
+    rows = np.sort(np.concatenate([np.flatnonzero(test.labels != 5), np.flatnonzero(test.labels == 5)[:9]]))
+    data = ImageDataset("digits", digits.classes, {**digits.splits, "test": test.take(rows)}, digits.info)
+    report = audit(
+        original=digits_original, unlearned=projected, retrained=digits_retrained, data=data, classes=["3"], **QUIET
+    )
+    for name in ("nc1", "nc2_norm_spread", "nc3"):
+        assert report.line(name).retrained.low is None
+        assert report.line(name).verdict == "no reference"
+        assert report.line(f"{name}_train").verdict != "no reference"
+
+
+def test_a_limit_leaves_a_rare_class_its_image(digits, digits_original, digits_retrained, projected):
+    train = digits.splits["train"]
+    rows = np.sort(np.concatenate([np.flatnonzero(train.labels != 9), np.flatnonzero(train.labels == 9)[:2]]))
+    data = ImageDataset("digits", digits.classes, {**digits.splits, "train": train.take(rows)}, digits.info)
+    report = audit(original=digits_original, unlearned=projected, data=data, classes=["3"], limit=100, **QUIET)
+    assert 0 <= report.value("rmia_balanced_accuracy") <= 1
+    assert not any("membership" in note for note in report.notes)
+
+
+def test_the_nearest_class_is_counted_on_its_own(full, digits_splits):
+    n = full.line("probe_linear_nearest").unlearned.n
+    counts = np.bincount(digits_splits.test.whole.labels)
+    assert n - counts[3] in counts.tolist()

@@ -103,6 +103,37 @@ def test_a_report_with_a_hole_is_refused(missing):
         AuditReport.from_dict(data)
 
 
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("lines", 0, "verdict"), "splendid"),
+        (("lines", 0, "name"), "beauty"),
+        (("lines", 0, "unlearned"), None),
+        (("data", "forgotten"), (7,)),
+        (("models",), {}),
+    ],
+)
+def test_a_report_that_nobody_could_show_is_refused(where, value):
+    data = json.loads(make_report().to_json())
+    place = data
+    for key in where[:-1]:
+        place = place[key]
+    place[where[-1]] = value
+    with pytest.raises(UsageError, match="cannot be read"):
+        AuditReport.from_dict(data)
+
+
+@pytest.mark.parametrize("name", ["[/b]", "cat [wild]", "[bold]", ":cat:"])
+def test_names_are_printed_as_they_are(name):
+    data = AuditedData(name=f"pets {name}", classes=("a", name, "c"), forgotten=(1,), counts={"test": (5, 9)})
+    report = make_report(data=data, notes=(f"{name} is absent",))
+    text = str(report)
+    assert f"{name} forgotten, pets {name};" in text
+    assert f"note: {name} is absent" in text
+    other = make_report(lines=(Line(name="acc_r", section="scores", unlearned=Reading(value=0.9)),))
+    assert "only in the first: cka_f_o, raw.cka_f_o" in str(report.compare(other))
+
+
 def test_values_by_name():
     report = make_report()
     assert report.value("acc_r") == 0.9

@@ -170,3 +170,15 @@ def test_what_does_not_fit_is_refused(data, changes, words) -> None:
     options = {"original": network(0), "unlearned": network(0), "data": data, "classes": ["car"]} | changes
     with pytest.raises(UsageError, match=words):
         audit_segmentation(**options, device="cpu", progress=False)
+
+
+def test_images_without_the_class_say_nothing_of_its_iou() -> None:
+    shown = torch.tensor([[30, 0, 0], [0, 30, 0], [2, 0, 18]])
+    empty = torch.tensor([[40, 0, 0], [0, 40, 0], [0, 0, 0]])
+    found = score_readings(torch.stack([shown, *[empty] * 9]), (2,), ("a", "b", "c"))
+    assert found["iou_f"].value == pytest.approx(0.9)
+    assert (found["iou_f"].low, found["iou_f"].high) == pytest.approx((0.9, 0.9))
+    assert found["class_iou_f_c"] == found["iou_f"]
+    gone = score_readings(torch.stack([empty] * 4), (2,), ("a", "b", "c"))
+    assert (gone["iou_f"].value, gone["iou_f"].low) == (0, None)
+    assert "class_iou_f_c" not in gone

@@ -4,6 +4,7 @@ import torch
 
 from pour.auditing.reading import Reading, hull
 from pour.auditing.similarity import cka_reading, cka_standard_error, rus_reading
+from pour.auditing.verdict import judge
 from pour.errors import PourError
 from pour.metrics import linear_cka, rus
 
@@ -47,7 +48,19 @@ def test_constant_features_have_no_error(n):
     x = torch.ones(n, 3)
     assert cka_standard_error(x, torch.randn(n, 4)) == 0
     reading = cka_reading(x, torch.randn(n, 4))
-    assert (reading.value, reading.low, reading.high) == (0, 0, 0)
+    interval = (0, 0) if n == 40 else (None, None)
+    assert (reading.value, reading.low, reading.high) == (0, *interval)
+
+
+def test_too_few_images_leave_no_interval():
+    """The CKA of two images is 1 whatever they are."""
+    reading = cka_reading(torch.randn(2, 8), torch.randn(2, 8))
+    assert reading.value == pytest.approx(1)
+    assert (reading.low, reading.high, reading.debiased) == (None, None, None)
+    whole = cka_reading(*related(200, 8, 8))
+    for sides in ((reading, whole), (whole, reading)):
+        assert rus_reading(*sides, "original").low is None
+    assert judge("cka_f_o", whole, reading) == "no reference"
 
 
 def test_a_reading_has_value_interval_debiased_and_n():

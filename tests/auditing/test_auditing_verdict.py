@@ -34,7 +34,6 @@ def test_every_metric_has_a_verdict_on_both_sides(name, suffix):
         ("cka_f_o", 0.1, None, "destroyed"),
         ("cka_r_o", 0.1, None, "destroyed"),
         ("cka_r_o", 0.5, None, "better"),
-        ("rmia_fpr", 0.1, None, "leaks more"),
         ("acc_r", 0.2, 0.2, "as the original"),
         ("acc_r", 0.2, 0.25, "destroyed"),
         ("acc_r", 0.5, 0.2, "better"),
@@ -44,6 +43,11 @@ def test_every_metric_has_a_verdict_on_both_sides(name, suffix):
         ("entropy_f", 0.5, 0.1, "destroyed"),
         ("entropy_f", 0.1, 0.05, "leaks more"),
         ("entropy_f", 0.1, 0.6, "destroyed"),
+        ("entropy_f", 0.1, 0.29, "destroyed"),
+        ("entropy_f", 0.5, 0.31, "destroyed"),
+        ("rmia_balanced_accuracy", 0.5, None, "within its interval"),
+        ("rmia_auc", 0.49, None, "within its interval"),
+        ("rmia_balanced_accuracy", 0.6, None, "leaks more"),
     ],
 )
 def test_which_side_means_what(name, value, original, verdict):
@@ -69,10 +73,20 @@ def test_which_side_means_what(name, value, original, verdict):
         ("discrepancy_mmd", 0.9, {"cka_f_o": "leaks more"}, "leaks more"),
         ("discrepancy_mmd", 0.9, {"acc_f": "leaks more"}, "leaks more"),
         ("discrepancy_mmd", 0.9, {}, "destroyed"),
+        ("rus_o", 0.5, {"iou_f": "leaks more", "cka_f_o": "within its interval"}, "leaks more"),
+        ("rmia_tpr", 0.9, {"rmia_balanced_accuracy": "leaks more"}, "leaks more"),
+        ("rmia_tpr", 0.9, {"rmia_balanced_accuracy": "within its interval"}, "better"),
+        ("rmia_fpr", 0.1, {"rmia_balanced_accuracy": "within its interval"}, "better"),
+        ("rmia_fpr", 0.1, {"rmia_balanced_accuracy": "leaks more"}, "leaks more"),
     ],
 )
 def test_a_difference_takes_its_direction_from_the_similarity(name, value, earlier, verdict):
     assert judge(name, at(value), HIGH, earlier=earlier) == verdict
+
+
+def test_nothing_is_read_against_a_value_without_an_interval():
+    assert judge("nc1", at(0.5), at(0.4)) == "no reference"
+    assert judge("discrepancy_mmd", at(0.5), Reading(value=0.4, low=0.0)) == "destroyed"
 
 
 def test_an_unknown_metric_is_an_error():

@@ -236,3 +236,29 @@ def test_bad_batches_are_refused():
         agreement.update(features[:, :4])
     with pytest.raises(UsageError, match="call update first"):
         agreement.compute()
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_what_rounding_leaves_of_a_removed_direction_is_none(streaming):
+    """In float32 a projection leaves a little of what it removes; where the means fill the space that would be NC1."""
+    features, labels, _, _ = draw(0, classes=12, width=6, rows=400, dtype=torch.float32)
+    projector = Projector.from_directions(torch.randn(6, generator=torch.Generator().manual_seed(1)))
+    left = projector(features)
+    # The same features in five coordinates, exactly.
+    _, _, axes = torch.linalg.svd(projector.basis.double())
+    expected = neural_collapse(left.double() @ axes[1:].T, labels).nc1
+    if streaming:
+        metric = NeuralCollapseMetric(12, 6)
+        for part in range(0, 400, 100):
+            metric.update(left[part : part + 100], labels[part : part + 100])
+        found = float(metric.compute()["nc1"])
+    else:
+        found = neural_collapse(left, labels).nc1
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_half_precision_features_keep_their_axes():
+    features, labels, _, _ = draw(0, classes=5, width=512, rows=200, dtype=torch.float64)
+    expected = neural_collapse(features, labels).nc1
+    for dtype in (torch.float16, torch.bfloat16):
+        assert neural_collapse(features.to(dtype), labels).nc1 == pytest.approx(expected, rel=0.05)

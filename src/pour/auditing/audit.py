@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from pour.auditing.auditor import Auditor
+from pour.auditing.distance import Align
 from pour.auditing.features import stratified_rows
 from pour.auditing.processes import audit_device, is_first_process, join_processes
 from pour.auditing.relearning import Relearning
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from pour.auditing.distance import Align
     from pour.auditing.features import Role
     from pour.auditing.report import AuditReport
     from pour.models.classes import ClassRequest
@@ -104,6 +105,10 @@ def audit(
         raise UsageError(f"The precision must be fp32 or bf16, but is {precision!r}.")
     if seed < 0:
         raise UsageError(f"A seed must not be negative, but is {seed}.")
+    if align not in get_args(Align):
+        raise UsageError(f"align must be one of {', '.join(get_args(Align))}, but is {align!r}.")
+    if epsilon is not None and not 0 <= epsilon < math.inf:
+        raise UsageError(f"epsilon is a distance, so a finite number from 0 on, but is {epsilon}.")
     given: dict[Role, nn.Module | None] = {
         "original": original,
         "unlearned": unlearned,

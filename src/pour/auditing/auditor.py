@@ -123,7 +123,8 @@ class Auditor:
             data=AuditedData(
                 name=self.splits.name,
                 classes=self.splits.classes,
-                forgotten=self.splits.forgotten,
+                # In one order: the same request is the same data.
+                forgotten=tuple(sorted(self.splits.forgotten)),
                 counts={name: (len(part.forget), len(part.retain)) for name, part in parts.items()},
             ),
             models={role: self._described(role, tapped[role]) for role in self.models},

@@ -15,6 +15,7 @@ from pour.auditing.processes import all_agree, gather_rows, one_of_several, shar
 from pour.auditing.sharing import from_encodings, same_encoder
 from pour.data.loader import DeviceLoader
 from pour.errors import UsageError
+from pour.geometry.projector import Projector
 from pour.models.head import find_head
 from pour.models.history import unwrap
 from pour.models.projected import ProjectedHead
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pour.models.head import Head
     from pour.training.run import Precision
 
-__all__ = ["Role", "Side", "Tapped", "Tapper", "View", "stratified_rows"]
+__all__ = ["Role", "Side", "Tapped", "Tapper", "View", "pooled", "stratified_rows"]
 
 Role = Literal["original", "unlearned", "retrained", "retrained_second"]
 """Which model of an audit."""
@@ -57,7 +58,7 @@ class Tapped:
     splits: Mapping[str, Features]
     """``"train"``, ``"test"`` and further test sets; features (n, d), scores (n, C)."""
     weight: Tensor
-    """The head's, (C, d)."""
+    """The head's, (C, d), without what a projector takes away before it."""
     bias: Tensor | None
     """The head's, (C,)."""
     projected: bool
@@ -147,15 +148,16 @@ class Tapper:
             labels = torch.as_tensor(split.labels, device=self.device)
             path, seen = None, None
             if store is not None:
-                # Weights alone do not say how the network is built or which layer is its head.
-                path = store.path(f"{weights}\0{network!r}\0{found.name}", self._digest(name), name)
+                path = store.path(f"{weights}\0{_build(network)}\0{found.name}", self._digest(name), name)
                 kept.append(path.name)
                 seen = store.read(path, labels)
                 # Processes with disks of their own may not all have the file, and tapping needs all of them.
                 seen = seen if all_agree(seen is not None, self.device) else None
             if seen is None:
                 if on_device is None:
-                    on_device = copy_model(network).to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+                    # Half-precision networks are measured in float32: what was stored is what is audited.
+                    on_device = copy_model(network).float()
+                    on_device.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
                 if twin is not None:
                     seen = self._derived(on_device, found, role, name, twin)
                 if seen is None:
@@ -171,8 +173,8 @@ class Tapper:
             digest=weights,
             forgotten=self.forgotten,
             splits=splits,
-            weight=found.weight.to(self.device),
-            bias=None if found.bias is None else found.bias.to(self.device),
+            weight=_seen_weight(found).to(self.device),
+            bias=None if found.bias is None else found.bias.float().to(self.device),
             projected=isinstance(found.module, ProjectedHead),
             source=" ".join(kept) or None,
         )
@@ -212,10 +214,10 @@ class Tapper:
         ):
             seen = extract_features(model, self._batches(name, role), head=head)
         mine = len(share_of(len(labels)))
-        features = gather_rows(_pooled(seen.features, head)[:mine], len(labels))
+        features = gather_rows(pooled(seen.features, head)[:mine], len(labels))
         raw = features
         if seen.raw is not seen.features:
-            raw = gather_rows(_pooled(seen.raw, head)[:mine], len(labels))
+            raw = gather_rows(pooled(seen.raw, head)[:mine], len(labels))
         scores = gather_rows(seen.scores.float()[:mine], len(labels))
         _check_finite(features, raw, scores, role, name)
         return Features(features=features, raw=raw, scores=scores, labels=labels)
@@ -261,7 +263,27 @@ def _weights_digest(model: nn.Module) -> str:
     return digest({name: tensor.contiguous() for name, tensor in unwrap(model).state_dict().items()})
 
 
-def _pooled(features: Tensor, head: Head) -> Tensor:
+def _build(network: nn.Module) -> str:
+    """What a network does beside its weights: its modules, their plain settings and buffers that are not stored."""
+    stored = network.state_dict().keys()
+    buffers = {name: buffer.contiguous() for name, buffer in network.named_buffers() if name not in stored}
+    settings = [
+        (name, key, value)
+        for name, module in network.named_modules()
+        for key, value in sorted(vars(module).items())
+        if not key.startswith("_") and key != "training" and isinstance(value, str | bool | int | float | tuple)
+    ]
+    return f"{network!r}\0{settings!r}\0{digest(buffers)}"
+
+
+def _seen_weight(head: Head) -> Tensor:
+    """The head's weight in the space of the features that reach it; scores are the same."""
+    projector = head.module.projector if isinstance(head.module, ProjectedHead) else None
+    weight = head.weight.float()
+    return projector.fold(weight) if isinstance(projector, Projector) else weight
+
+
+def pooled(features: Tensor, head: Head) -> Tensor:
     """Features of each image as one float32 row: tokens and maps are averaged, as a linear head before a mean does."""
     if features.ndim > 2:
         features = features.movedim(head.dim, -1).flatten(1, -2).mean(dim=1)
@@ -286,7 +308,9 @@ def _check_finite(features: Tensor, raw: Tensor, scores: Tensor, role: Role, nam
 
 
 def stratified_rows(labels: LabelArray, count: int, seed: int) -> LabelArray:
-    """Choose ``count`` rows with every class in its share, sorted; all of them where there are no more.
+    """Choose ``count`` rows with every class in its share, at least one if ``count`` allows, sorted.
+
+    All of them where there are no more.
 
     Example:
         >>> rows = stratified_rows(np.array([0, 0, 0, 0, 1, 1]), 3, seed=0)
@@ -299,4 +323,17 @@ def stratified_rows(labels: LabelArray, count: int, seed: int) -> LabelArray:
     order = order[np.argsort(labels[order], kind="stable")]
     # Points evenly spaced over the classes laid end to end: each class gets its share to within one.
     places = ((np.arange(count) + 0.5) * len(labels) / count).astype(np.int64)
+    present, first = np.unique(labels[order], return_index=True)
+    missing = first[~np.isin(present, labels[order[places]])]
+    if len(missing) and count >= len(present):
+        # A rare class that the points stepped over takes a place from the most frequent of those chosen.
+        places = _with_places(places, missing, labels[order])
     return np.sort(order[places])
+
+
+def _with_places(places: LabelArray, missing: LabelArray, sorted_labels: LabelArray) -> LabelArray:
+    for place in missing:
+        chosen, counts = np.unique(sorted_labels[places], return_counts=True)
+        fullest = np.flatnonzero(sorted_labels[places] == chosen[counts.argmax()])
+        places = np.append(np.delete(places, fullest[-1]), place)
+    return places

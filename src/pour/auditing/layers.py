@@ -94,7 +94,7 @@ def layer_maps(
 @torch.no_grad()
 def _layers(model: nn.Module, images: Tensor, head: str | None) -> dict[str, Tensor]:
     """The outputs of the blocks of a network in the order in which they run."""
-    network = copy_model(unwrap(model)).to(images.device)
+    network = copy_model(unwrap(model)).float().to(images.device)
     outputs: dict[str, Tensor] = {}
 
     def keep(name: str) -> Any:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from pour.auditing.features import Tapped, View
     from pour.geometry.collapse import NeuralCollapse
+    from pour.metrics.probes import Probe
 
 __all__ = ["Measurer", "aus_reading"]
 
@@ -109,7 +110,7 @@ class Measurer:
             for name in _COLLAPSE:
                 if name in values:
                     found[f"{name}{suffix}"] = Reading.around(
-                        values[name], errors.get(name, 0.0), n=len(rows), within=(0.0, math.inf)
+                        values[name], errors.get(name), n=len(rows), within=(0.0, math.inf)
                     )
             if "nc4" in values:
                 agreed = round(values["nc4"] * len(rows))
@@ -124,7 +125,7 @@ class Measurer:
         retained = [c for c in range(scores.shape[1]) if c not in model.forgotten]
         entropies = torch.special.entr(scores[:, retained].double().softmax(dim=1)).sum(dim=1)
         n = len(scores)
-        error = float(entropies.std()) / math.sqrt(n) if n > 1 else 0.0
+        error = float(entropies.std()) / math.sqrt(n) if n > 1 else None
         span = (0.0, math.log(len(retained)))
         return {
             f"entropy_f{suffix}": Reading.around(float(means["entropy"]), error, n=n, within=span),
@@ -144,10 +145,11 @@ class Measurer:
         )
         both = attack.members + attack.others
         return {
-            "rmia_tpr": Reading.of(attack.tpr, attack.members),
-            "rmia_fpr": Reading.of(attack.fpr, attack.others),
+            # First what the verdict on the two rates depends on.
             "rmia_balanced_accuracy": Reading.of(attack.balanced_accuracy, both),
             "rmia_auc": Reading.of(attack.auc, both),
+            "rmia_tpr": Reading.of(attack.tpr, attack.members),
+            "rmia_fpr": Reading.of(attack.fpr, attack.others),
         }
 
     def _in_proportion(self, labels: Tensor) -> Tensor:
@@ -161,19 +163,11 @@ class Measurer:
 
     def _linear_probe(self, model: Tapped, view: View) -> dict[str, Reading]:
         probe = linear_probe(*_train_and_test(model, view), classes=model.forgotten)
-        n = len(model.labels("test"))
-        return {
-            "probe_linear": Reading.of(probe.against_all, n),
-            "probe_linear_nearest": Reading.of(probe.against_nearest, n),
-        }
+        return _probe_readings("probe_linear", probe, model)
 
     def _knn_probe(self, model: Tapped, view: View) -> dict[str, Reading]:
         probe = knn_probe(*_train_and_test(model, view), classes=model.forgotten, seed=self.seed)
-        n = len(model.labels("test"))
-        return {
-            "probe_knn": Reading.of(probe.against_all, n),
-            "probe_knn_nearest": Reading.of(probe.against_nearest, n),
-        }
+        return _probe_readings("probe_knn", probe, model)
 
     def _norms(self, model: Tapped, view: View) -> dict[str, Reading]:
         found = {}
@@ -192,6 +186,15 @@ def aus_reading(original: Mapping[str, Reading], model: Mapping[str, Reading], s
     below = math.hypot(value - ends_r[0], value - ends_f[1])
     above = math.hypot(ends_r[1] - value, ends_f[0] - value)
     return Reading(value=value, low=value - below, high=value + above, n=retain.n)
+
+
+def _probe_readings(name: str, probe: Probe, model: Tapped) -> dict[str, Reading]:
+    labels = model.labels("test")
+    both = model.mask("test", "forget") | (labels == probe.nearest_class)
+    return {
+        name: Reading.of(probe.against_all, len(labels)),
+        f"{name}_nearest": Reading.of(probe.against_nearest, int(both.sum())),
+    }
 
 
 def _accuracy_name(split: str, letter: str) -> str:

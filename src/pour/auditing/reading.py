@@ -53,9 +53,14 @@ class Reading:
 
     @classmethod
     def around(
-        cls, value: float, error: float, *, n: int, within: tuple[float, float], debiased: float | None = None
+        cls, value: float, error: float | None, *, n: int, within: tuple[float, float], debiased: float | None = None
     ) -> Reading:
-        """A value with a normal interval of the given standard error, cut to the range that the metric can take."""
+        """A value with a normal interval of the given standard error, cut to the range that the metric can take.
+
+        Without an error, as of too few images, there is no interval.
+        """
+        if error is None:
+            return cls(value=value, debiased=debiased, n=n)
         low, high = max(within[0], value - Z95 * error), min(within[1], value + Z95 * error)
         return cls(value=value, low=min(low, value), high=max(high, value), debiased=debiased, n=n)
 
@@ -75,6 +80,8 @@ def hull(readings: Sequence[Reading]) -> Reading | None:
     if not readings:
         return None
     first = readings[0]
+    if len(readings) == 1 and first.low is None and first.high is None:
+        return first
     bounds = [reading.bounds for reading in readings]
     return Reading(
         value=first.value,

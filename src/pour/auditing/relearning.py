@@ -184,7 +184,7 @@ def relearn(
 
 
 def _opened(model: nn.Module, forgotten: tuple[int, ...], head: str | None) -> nn.Module:
-    network = copy_model(unwrap(model))
+    network = copy_model(unwrap(model)).float()
     found = find_head(network, head=head)
     if isinstance(found.module, ProjectedHead):
         network = swap_module(network, found.module, found.module.head)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pour._files import write_text
 from pour._version import __version__
@@ -14,6 +14,7 @@ from pour.auditing.layers import LayerMap
 from pour.auditing.reading import Reading
 from pour.auditing.relearning import RelearningCurve
 from pour.auditing.show import as_text, comparison_table, report_tables
+from pour.auditing.verdict import Verdict, measure_of
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.console import RenderableType
-
-    from pour.auditing.verdict import Verdict
 
 __all__ = ["SCHEMA_VERSION", "AuditReport", "AuditedData", "AuditedModel", "Comparison", "Difference", "Line"]
 
@@ -55,6 +54,10 @@ class Line:
             role: None if data[role] is None else Reading(**data[role])
             for role in ("unlearned", "original", "retrained")
         }
+        # Whoever shows the line looks both up.
+        measure_of(data["name"])
+        if data["verdict"] not in get_args(Verdict) or readings["unlearned"] is None:
+            raise ValueError(data["verdict"])
         return cls(name=data["name"], section=data["section"], verdict=data["verdict"], **readings)  # type: ignore[arg-type]
 
 
@@ -185,7 +188,7 @@ class AuditReport:
                 "update pour-unlearning."
             )
         try:
-            return cls(
+            report = cls(
                 data=AuditedData.from_dict(data["data"]),
                 models={role: AuditedModel.from_dict(model) for role, model in data["models"].items()},
                 settings=dict(data["settings"]),
@@ -199,8 +202,11 @@ class AuditReport:
                 pour_version=data["pour_version"],
                 schema_version=version,
             )
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            # What every reader of a report asks for.
+            _ = report.models["unlearned"], report.data.forgotten_names
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise UsageError(f"The report cannot be read ({error!r}); it was cut or changed by hand.") from error
+        return report
 
     def to_json(self) -> str:
         """The report as JSON text."""

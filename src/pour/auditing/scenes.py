@@ -16,6 +16,7 @@ from pour.models.history import unwrap
 from pour.models.output import scores_of
 from pour.models.projected import ProjectedHead
 from pour.models.segmentation import SegmentationModel
+from pour.models.surgery import in_float32
 from pour.models.tap import tap_features, to_unit
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class TappedScenes:
 
 def tap_scenes(model: nn.Module, scenes: Scenes, sample: Mapping[Side, PixelSample], run: Run) -> TappedScenes:
     """Run ``model`` once over ``scenes``; count its answers and read its features at the drawn pixels."""
-    network = unwrap(model)
+    network = in_float32(unwrap(model))
     home = next(network.parameters()).device
     network.to(run.torch_device)
     head = find_head(network)

@@ -102,7 +102,10 @@ def audit_segmentation(
     drawn = " and ".join(f"{len(found.places):,} {side}" for side, found in sample.items())
     return AuditReport(
         data=AuditedData(
-            name=data.name, classes=data.classes, forgotten=forgotten, counts={"test": (shown, len(test) - shown)}
+            name=data.name,
+            classes=data.classes,
+            forgotten=tuple(sorted(forgotten)),
+            counts={"test": (shown, len(test) - shown)},
         ),
         models={role: _described(model, tapped[role]) for role, model in models.items()},
         settings={"seed": seed, "limit": limit, "precision": run.precision, "device": run.torch_device.type},
@@ -140,7 +143,9 @@ def score_readings(
     for name, found in _values(counts.sum(dim=0, keepdim=True), forgotten, classes).items():
         value, others = float(found), spread[name][spread[name].isfinite()]
         if not math.isfinite(value):
-            # A class that is neither shown nor given has no IoU.
+            # A class that is neither shown nor given has no IoU; all of them together are then gone.
+            if name == "iou_f":
+                readings[name] = Reading(value=0.0, n=int(pixels[name]))
             continue
         low, high = torch.quantile(others, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
         n = pixels[name] if name in pixels else truth[classes.index(name.partition("_iou_")[2][2:])]
@@ -161,7 +166,7 @@ def _values(counts: Tensor, forgotten: tuple[int, ...], classes: tuple[str, ...]
     values = {
         "iou_r": iou[:, kept].nanmean(dim=1),
         "iou_r_rest": iou_rest[:, kept].nanmean(dim=1),
-        "iou_f": iou[:, gone].nanmean(dim=1).nan_to_num(0.0),
+        "iou_f": iou[:, gone].nanmean(dim=1),
     }
     for label, name in enumerate(classes):
         values[f"class_iou_{'f' if label in gone else 'r'}_{name}"] = iou[:, label]

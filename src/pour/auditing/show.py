@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.table import Table
+from rich.text import Text
 
 from pour.auditing.verdict import measure_of
 
@@ -46,7 +47,7 @@ def report_tables(report: AuditReport) -> RenderableType:
         parts.append(_discrepancy_table(report))
     if report.relearning:
         parts.append(_relearning_table(report))
-    parts += [f"note: {note}" for note in report.notes]
+    parts += [Text(f"note: {note}") for note in report.notes]
     return Group(*parts)
 
 
@@ -56,11 +57,11 @@ def comparison_table(comparison: Comparison) -> RenderableType:
     for row in comparison.rows:
         change = f"{row.change:+.4f}" + (" *" if row.clear else "")
         verdicts = [f"[{_STYLES[verdict]}]{verdict}[/]" for verdict in row.verdicts]
-        table.add_row(row.name, f"{row.first.value:.4f}", f"{row.second.value:.4f}", change, *verdicts)
+        table.add_row(Text(row.name), f"{row.first.value:.4f}", f"{row.second.value:.4f}", change, *verdicts)
     parts: list[RenderableType] = [table, "* each value is outside the other's 95 % interval"]
     for name, missing in (("first", comparison.only_first), ("second", comparison.only_second)):
         if missing:
-            parts.append(f"only in the {name}: {', '.join(missing)}")
+            parts.append(Text(f"only in the {name}: {', '.join(missing)}"))
     if not comparison.same_data:
         parts.append("note: the reports are of different data; the numbers do not compare.")
     return Group(*parts)
@@ -74,12 +75,13 @@ def as_text(content: RenderableType) -> str:
     return captured.get().rstrip("\n")
 
 
-def _heading(report: AuditReport) -> str:
+def _heading(report: AuditReport) -> Text:
     names = ", ".join(report.data.forgotten_names)
     methods = ", ".join(report.models["unlearned"].methods) or "no recorded method"
     references = [role.replace("_", " ") for role in report.models if role.startswith("retrained")]
     counts = ", ".join(f"{split} {f} + {r}" for split, (f, r) in report.data.counts.items())
-    return (
+    # Names are data, and may hold what rich would take for markup.
+    return Text(
         f"Audit of {methods}: {names} forgotten, {report.data.name}; images forgotten + retained: {counts}.\n"
         f"Read against: {', '.join(references) or 'no retrained model, so there are no verdicts'}."
     )
@@ -98,7 +100,7 @@ def _lines_table(lines: list[Line], title: str) -> Table:
             table.add_section()
         previous = measure.group
         table.add_row(
-            measure.title,
+            Text(measure.title),
             _cell(line.unlearned),
             "" if line.unlearned.debiased is None else f"{line.unlearned.debiased:.3f}",
             _cell(line.original, interval=False),

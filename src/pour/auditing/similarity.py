@@ -34,7 +34,9 @@ def cka_reading(x: Tensor, y: Tensor) -> Reading:
     """Linear CKA of two (n, d) feature matrices, with its 95 % interval and the debiased value beside it."""
     debiased = float(linear_cka(x, y, debiased=True)) if len(x) >= _FEWEST_DEBIASED else None
     value = float(linear_cka(x, y))
-    return Reading.around(value, cka_standard_error(x, y), n=len(x), within=(0.0, 1.0), debiased=debiased)
+    # Of two images CKA is 1 whatever the features are: so few leave no interval to read anything against.
+    error = cka_standard_error(x, y) if len(x) >= _FEWEST_DEBIASED else None
+    return Reading.around(value, error, n=len(x), within=(0.0, 1.0), debiased=debiased)
 
 
 @torch.no_grad()
@@ -83,6 +85,8 @@ def rus_reading(forget: Reading, retain: Reading, reference: Reference) -> Readi
     debiased = None
     if forget.debiased is not None and retain.debiased is not None:
         debiased = rus(forget.debiased, retain.debiased, reference=reference)
+    if forget.low is None or retain.low is None:
+        return Reading(value=value, debiased=debiased, n=forget.n)
     ends_f = [rus(end, retain.value, reference=reference) for end in forget.bounds]
     ends_r = [rus(forget.value, end, reference=reference) for end in retain.bounds]
     below = math.hypot(value - min(ends_f), value - min(ends_r))

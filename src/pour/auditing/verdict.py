@@ -19,10 +19,11 @@ Verdict = Literal["within its interval", "leaks more", "destroyed", "as the orig
 - ``destroyed``: less structure than such a model has, on retained or on forgotten images.
 - ``as the original``: outside on the harmful side, but no worse than the original model was before forgetting.
 - ``better``: outside on the harmless side.
-- ``no reference``: there is no retrained model (or, for comparisons with it, no second one) to read it against.
+- ``no reference``: there is no retrained model (or, for comparisons with it, no second one) to read it against, or too
+  few images for an interval.
 """
 Group = Literal["accuracy", "similarity", "membership", "probes", "predictions", "norms", "collapse", "distance"]
-_Outside = Literal["leaks more", "destroyed", "better", "damage", "by original", "by similarity"]
+_Outside = Literal["leaks more", "destroyed", "better", "damage", "by original", "by similarity", "by attack"]
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class Measure:
     above: _Outside
     """What a value above the retrained model's interval means.
 
-    "damage" is destroyed unless the original was no better, "by original" a leak towards the original's value, and
-    "by similarity" a difference that takes its direction from CKA_f(o).
+    "damage" is destroyed unless the original was no better, "by original" a leak towards the original's value, "by
+    similarity" a difference that takes its direction from CKA_f(o), and "by attack" one that leaks if the attack as a
+    whole does: its two rates alone only say where its threshold lies.
     """
     below: _Outside
     """What a value below it means."""
@@ -59,8 +61,8 @@ _MEASURES: dict[str, Measure] = {
     "cka_f_r": Measure("CKA_f(r), forgotten, with the retrained", "similarity", "better", "by similarity"),
     "cka_r_r": Measure("CKA_r(r), retained, with the retrained", "similarity", "better", "damage"),
     "rus_r": Measure("RUS(r)", "similarity", "better", "by similarity"),
-    "rmia_tpr": Measure("rMIA, members called members", "membership", "leaks more", "better"),
-    "rmia_fpr": Measure("rMIA, others called members", "membership", "better", "leaks more"),
+    "rmia_tpr": Measure("rMIA, members called members", "membership", "by attack", "by attack"),
+    "rmia_fpr": Measure("rMIA, others called members", "membership", "by attack", "by attack"),
     "rmia_balanced_accuracy": Measure("rMIA, balanced accuracy", "membership", "leaks more", "better"),
     "rmia_auc": Measure("rMIA, area under ROC", "membership", "leaks more", "better"),
     "probe_linear": Measure("linear probe, against all retained", "probes", "leaks more", "destroyed"),
@@ -80,6 +82,10 @@ _MEASURES: dict[str, Measure] = {
     "discrepancy_energy": Measure("distance, energy", "distance", "by similarity", "better"),
     "discrepancy_sliced-wasserstein-1": Measure("distance, sliced W1", "distance", "by similarity", "better"),
 }
+
+
+# An attack that does no better than a coin tells nothing, however badly that on the retrained model did.
+_NO_WORSE_THAN_CHANCE = ("rmia_balanced_accuracy", "rmia_auc")
 
 
 def measure_of(name: str) -> Measure:
@@ -127,9 +133,11 @@ def judge(
         >>> [judge("probe_linear", Reading(value=v), retrained) for v in (0.955, 0.98, 0.6)]
         ['within its interval', 'leaks more', 'destroyed']
     """
-    if reference is None:
+    if reference is None or (reference.low is None and reference.high is None):
         return "no reference"
     low, high = reference.bounds
+    if name.startswith(_NO_WORSE_THAN_CHANCE):
+        high = max(high, 0.5)
     if low <= reading.value <= high:
         return "within its interval"
     above = reading.value > high
@@ -138,8 +146,10 @@ def judge(
     if side == "damage":
         return "as the original" if _no_worse(reading, original, above) else "destroyed"
     if side == "by original":
-        toward = original is not None and (original.value > reference.value) == above
+        toward = original is not None and (original.value > high if above else original.value < low)
         return "leaks more" if toward else "destroyed"
+    if side == "by attack":
+        return "leaks more" if (earlier or {}).get("rmia_balanced_accuracy") == "leaks more" else "better"
     if side == "by similarity":
         return _by_similarity(name, above, earlier or {})
     return side
@@ -158,7 +168,7 @@ def _by_similarity(name: str, above: bool, earlier: Mapping[str, Verdict]) -> Ve
     suffix = name.removeprefix(_base_of(name))
     # Training images have accuracies of their own names, and the distances none; the test images decide for those.
     where = suffix if f"acc_f{suffix}" in earlier else ""
-    leaks = earlier.get(f"acc_f{where}") == "leaks more"
+    leaks = "leaks more" in (earlier.get(f"acc_f{where}"), earlier.get("iou_f"))
     if name.startswith("aus"):
         return "leaks more" if leaks else _damage(earlier.get(f"acc_r{where}"))
     like_original = earlier.get(f"cka_f_o{suffix}")

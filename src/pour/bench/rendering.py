@@ -66,17 +66,19 @@ def show_table(table: ResultTable, console: Console | None = None) -> None:
 
 def rich_table(table: ResultTable) -> RenderableType:
     """The table for a terminal, its notes below; best bold, second best underlined, the paper's values dim."""
-    drawn = Table(title=table.title, title_justify="left", pad_edge=False)
+    drawn = Table(title=Text(table.title), title_justify="left", pad_edge=False)
     drawn.add_column(table.heads[0], no_wrap=True)
     drawn.add_column(table.heads[1])
     for column in table.columns:
-        drawn.add_column(f"{column.label} {_DIRECTION[column.better]}", justify="right")
+        drawn.add_column(Text(f"{column.label} {_DIRECTION[column.better]}"), justify="right")
     for group, rows in _by_group(table):
         drawn.add_section()
         drawn.add_row(Text(GROUPS[group], style="italic"))
         for row in rows:
             cells = [_styled(row.entries.get(column.key), column) for column in table.columns]
-            drawn.add_row(row.label, row.setting, *cells, style="dim" if row.published or row.elsewhere else None)
+            drawn.add_row(
+                Text(row.label), Text(row.setting), *cells, style="dim" if row.published or row.elsewhere else None
+            )
     return Stacked(drawn, *(Text(note) for note in table.notes))
 
 

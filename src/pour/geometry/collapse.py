@@ -104,7 +104,9 @@ def neural_collapse(
     means = rows.new_zeros(len(seen), rows.shape[1]).index_add_(0, index, rows) / counts.unsqueeze(1)
 
     within = rows - means[index]
-    measures = collapse_measures(means, head, lambda axes: (within @ axes.T).square().mean(dim=0))
+    measures = collapse_measures(
+        means, head, lambda axes: (within @ axes.T).square().mean(dim=0), eps=precision_of(features)
+    )
     agreement = None if head is None else float(agreements(rows, means, head, offset).double().mean())
     return NeuralCollapse(num_samples=len(rows), nc4=agreement, **measures)  # type: ignore[arg-type]
 
@@ -133,20 +135,28 @@ def seen_head(
     return rows[seen], bias.detach().to(rows)[seen]
 
 
+def precision_of(features: Tensor) -> float:
+    """The rounding of features as they were given, at least that of float64, in which they are measured."""
+    return torch.finfo(features.dtype).eps if features.is_floating_point() else torch.finfo(torch.float64).eps
+
+
 def collapse_measures(
-    means: Tensor, head: Tensor | None, variance_along: Callable[[Tensor], Tensor]
+    means: Tensor, head: Tensor | None, variance_along: Callable[[Tensor], Tensor], *, eps: float
 ) -> dict[str, float | int | None]:
     """Compute NC1 to NC3 from class means and the within-class variance along given unit axes.
 
     S_B^+ lives in the span of the centred means, at most C - 1 dimensions: with M = U diag(s) V^T its eigenvalues there
     are C / s^2, so tr(S_W S_B^+) = sum_k (C / s_k^2) v_k^T S_W v_k needs the variance along C - 1 axes only, and no
-    d x d inverse.
+    d x d inverse. ``eps`` is the rounding of the features: what that leaves of a direction projected out is no axis.
     """
     num_classes, width = means.shape
     centered = means - means.mean(dim=0)
     _, values, axes = torch.linalg.svd(centered, full_matrices=False)
-    # Centred rows sum to zero, so a C-th singular value is rounding; so is one that is tiny against the means.
-    floor = max(centered.shape) * torch.finfo(means.dtype).eps * float(means.norm())
+    # Centred rows sum to zero, so a C-th singular value is rounding; so is one that is tiny against the means. The
+    # error of a projection grows with the root of the width, and half precision must not make all of it rounding.
+    size = max(centered.shape)
+    tiny = max(size * torch.finfo(means.dtype).eps, min(4 * math.sqrt(size) * eps, 1e-3))
+    floor = tiny * float(means.norm())
     kept = values[: num_classes - 1] > floor
     values, axes = values[: num_classes - 1][kept], axes[: num_classes - 1][kept]
     if not len(values):

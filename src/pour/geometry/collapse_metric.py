@@ -10,7 +10,7 @@ from torch import Tensor
 from pour._metric import Metric
 from pour.errors import UsageError
 from pour.geometry._inputs import as_double, as_labels, as_samples
-from pour.geometry.collapse import agreements, collapse_measures, seen_head
+from pour.geometry.collapse import agreements, collapse_measures, precision_of, seen_head
 
 __all__ = ["NearestMeanAgreement", "NeuralCollapseMetric"]
 
@@ -52,6 +52,7 @@ class NeuralCollapseMetric(Metric):
     counts: Tensor
     sums: Tensor
     second: Tensor
+    eps: Tensor
     weight: Tensor | None
 
     def __init__(self, num_classes: int, num_features: int, *, weight: Tensor | None = None, **kwargs: Any) -> None:
@@ -71,6 +72,7 @@ class NeuralCollapseMetric(Metric):
         self.add_state("counts", torch.zeros(num_classes, dtype=double), dist_reduce_fx="sum")
         self.add_state("sums", torch.zeros(num_classes, num_features, dtype=double), dist_reduce_fx="sum")
         self.add_state("second", torch.zeros(num_features, num_features, dtype=double), dist_reduce_fx="sum")
+        self.add_state("eps", torch.tensor(torch.finfo(double).eps, dtype=double), dist_reduce_fx="max")
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Add a batch: ``(n, d)`` features and ``(n,)`` class indices."""
@@ -86,6 +88,7 @@ class NeuralCollapseMetric(Metric):
         self.counts += torch.bincount(index, minlength=self.num_classes)
         self.sums.index_add_(0, index, rows)
         self.second += rows.T @ rows
+        self.eps = self.eps.clamp(min=precision_of(features))
 
     @property
     def means(self) -> Tensor:
@@ -104,7 +107,7 @@ class NeuralCollapseMetric(Metric):
         counts, means = self.counts[seen], self.means[seen]
         total = counts.sum()
         within = self.second / total - (means * (counts / total).unsqueeze(1)).T @ means
-        measures = collapse_measures(means, head, lambda axes: ((axes @ within) * axes).sum(dim=1))
+        measures = collapse_measures(means, head, lambda axes: ((axes @ within) * axes).sum(dim=1), eps=float(self.eps))
         measures["num_samples"] = int(total)
         return {
             name: torch.tensor(value, dtype=torch.float64, device=self.sums.device)

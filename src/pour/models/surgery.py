@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from typing import TypeVar
 
+import torch
 from torch import nn
 
 from pour.errors import UsageError
 from pour.models.history import copy_card
 
-__all__ = ["copy_model", "swap_module"]
+__all__ = ["copy_model", "in_float32", "swap_module"]
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -26,6 +27,20 @@ def copy_model(model: ModuleT) -> ModuleT:
             "The model cannot be copied because some weights are computed by the old torch.nn.utils.weight_norm; "
             "remove it, or use torch.nn.utils.parametrizations.weight_norm."
         ) from error
+
+
+def in_float32(model: ModuleT) -> ModuleT:
+    """The model itself where all its weights are float32, else a float32 copy.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> in_float32(layer) is layer, in_float32(nn.Linear(2, 2).half()).weight.dtype
+        (True, torch.float32)
+    """
+    tensors = (*model.parameters(), *model.buffers())
+    if all(tensor.dtype == torch.float32 for tensor in tensors if tensor.is_floating_point()):
+        return model
+    return copy_model(model).float()
 
 
 def swap_module(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:

@@ -30,7 +30,9 @@ VERDICTS: dict[Verdict, Sign] = {
     "as the original": Sign("original", "=", "on the harmful side, but no worse than before forgetting"),
     "leaks more": Sign("leaks", "!", "more of the forgotten class is left than in a retrained model"),
     "destroyed": Sign("destroyed", "✗", "less structure than a retrained model has"),
-    "no reference": Sign("none", "?", "there is no retrained model to read it against"),
+    "no reference": Sign(
+        "none", "?", "there is no retrained model, or no second one, or too few images to read it against"
+    ),
 }
 
 

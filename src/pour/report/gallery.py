@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pour.auditing.features import pooled
 from pour.metrics.predictions import confusion_matrix
 from pour.models.head import find_head
 from pour.models.history import history
+from pour.models.surgery import in_float32
 from pour.models.tap import Features, extract_features
 from pour.report.embedding import Embedding
 from pour.report.figures import (
@@ -38,7 +40,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pour.auditing.report import AuditReport
+    from pour.data.loader import DeviceLoader
     from pour.data.splits import Splits
+    from pour.models.head import Head
     from pour.report.figures import ConfusionData, Theme
     from pour.training.run import Run
 
@@ -62,6 +66,7 @@ def hang(
     run: Run,
     *,
     images: int = 1000,
+    head: str | None = None,
 ) -> Gallery:
     """Draw the figures of one page.
 
@@ -71,12 +76,10 @@ def hang(
         splits: what was forgotten, and the test images to draw.
         run: device, seed.
         images: at most this many in the map of features.
+        head: name of the models' head, where it is not found by itself.
     """
     test = splits.test.whole
-    seen = {
-        name: extract_features(model, evaluation_loader(test, run), device=run.torch_device)
-        for name, model in models.items()
-    }
+    seen = {name: _features(model, evaluation_loader(test, run), run, head) for name, model in models.items()}
     first = next(iter(reports))
     shown = {name: seen[name] for name in dict.fromkeys(["original", first, *models])}
     placed = embedding_data(
@@ -95,15 +98,22 @@ def hang(
             caption="Each model's features are centred, scaled and rotated into the original's frame first.",
         ),
         *_confusions(shown, splits),
-        FigureSection.of("Angles", partial(_angles, models["original"], seen["original"])),
+        FigureSection.of("Angles", partial(_angles, find_head(models["original"], head=head), seen["original"])),
         *_from_reports(reports),
         *_losses(models),
     ]
     return Gallery(tuple(figures), Embedding.of(placed, answers, test.images))
 
 
-def _angles(model: nn.Module, seen: Features, theme: Theme) -> Figure:
-    rows = {"head": find_head(model).weight.cpu(), "class means": centered_class_means(seen.features, seen.labels)}
+def _features(model: nn.Module, batches: DeviceLoader, run: Run, head: str | None) -> Features:
+    """One row to an image, as the audit sees it."""
+    network = in_float32(model)
+    seen = extract_features(network, batches, device=run.torch_device, head=head)
+    return replace(seen, features=pooled(seen.features, find_head(network, head=head)))
+
+
+def _angles(head: Head, seen: Features, theme: Theme) -> Figure:
+    rows = {"head": head.weight.float().cpu(), "class means": centered_class_means(seen.features, seen.labels)}
     return draw_angles(angle_data(rows), theme=theme)
 
 

@@ -1,0 +1,32 @@
+import torch
+from torch import nn
+
+import pour
+from pour.report.gallery import hang
+from pour.training import Run
+
+
+class Convolutional(nn.Module):
+    """Ends in a 1x1 convolution before the mean over places."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 6, 3, stride=2), nn.ReLU())
+        self.head = nn.Conv2d(6, 10, 1)
+
+    def forward(self, images):
+        return self.head(self.body(images)).mean((2, 3))
+
+
+def test_maps_are_drawn_as_they_are_audited(digits_splits):
+    torch.manual_seed(0)
+    model = Convolutional().bfloat16()
+    forgotten = pour.forget(model, classes=[3], head="head")
+    run = Run(device="cpu", progress=False)
+    report = pour.audit(
+        original=model, unlearned=forgotten, data=digits_splits, head="head", device="cpu", progress=False
+    )
+    models = {"original": model, "unlearned": forgotten}
+    gallery = hang(models, {"unlearned": report}, digits_splits, run, images=50, head="head")
+    assert any(section.title == "Angles" for section in gallery.figures)
+    assert next(model.parameters()).dtype == torch.bfloat16
