@@ -1,15 +1,17 @@
 import gzip
 import hashlib
+import json
 import os
 import pickle
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny_archives import python2_pickle, tar_gz, write_mosaic
+from tiny_archives import python2_pickle, random_images, tar_gz, write_mosaic
 
 from pour.data import names
 from pour.data.cifar import CIFAR10, CIFAR100, find_cifar, read_cifar
+from pour.data.dataset import ImageSplit
 from pour.errors import UsageError
 
 
@@ -172,3 +174,25 @@ def test_a_huge_member_is_refused_before_it_is_read(tmp_path, cifar10, monkeypat
     monkeypatch.setattr("pour.data.archives._LARGEST_MEMBER", 1000)
     with pytest.raises(UsageError, match=r"claims .* bytes"):
         read_cifar(python_archive(tmp_path, cifar10), cifar10.format)
+
+
+@pytest.mark.parametrize(
+    ("side", "channels", "classes"), [(28, 3, None), (32, 1, None), (32, 3, [f"tissue {i}" for i in range(11)])]
+)
+@pytest.mark.parametrize("form", ["mosaic", "npz"])
+def test_images_of_another_set_are_refused(tmp_path, side, channels, classes, form):
+    labels = np.arange(22) % len(classes or names.CIFAR10)
+    splits = {name: ImageSplit(random_images(22, side, channels), labels) for name in ("train", "test")}
+    if form == "mosaic":
+        folder = write_mosaic(tmp_path / "other", splits)
+        (folder / "classes.json").write_text(json.dumps(classes or list(names.CIFAR10)))
+    else:
+        folder = tmp_path / "other.npz"
+        arrays = {
+            f"{name}_{end}": part for name, s in splits.items() for end, part in (("x", s.images), ("y", s.labels))
+        }
+        np.savez(folder, **arrays, classes=np.array(classes or names.CIFAR10))
+    with pytest.raises(
+        UsageError, match=rf"other.* does not hold cifar10: its images are {side} x {side} x {channels}"
+    ):
+        read_cifar(folder, CIFAR10)

@@ -5,6 +5,7 @@ from tiny_archives import random_images
 
 from pour.data import load_dataset
 from pour.data.folder import read_folder
+from pour.data.pixels import read_pixels
 from pour.errors import UsageError
 
 
@@ -113,3 +114,36 @@ def test_a_missing_folder_and_a_damaged_image_are_one_sentence(tmp_path):
     for size in (None, 8):
         with pytest.raises(UsageError, match=r"002.png is not a readable image"):
             read_folder(tmp_path, size=size)
+
+
+@pytest.mark.parametrize(("suffix", "order"), [("png", "<u2"), ("tif", "<u2"), ("tif", ">u2")])
+@pytest.mark.parametrize("size", [None, 6])
+def test_sixteen_bits_are_scaled_to_eight(tmp_path, suffix, order, size):
+    values = np.linspace(0, 65535, 36).reshape(6, 6).astype(order)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for i in range(5):
+            Image.fromarray(values).save(tmp_path / name / f"{i}.{suffix}")
+    images = read_folder(tmp_path, size=size).splits["train"].images
+    assert images.shape[1:] == (6, 6, 1)
+    np.testing.assert_array_equal(images[0, :, :, 0], np.rint(values / 257))
+    # Beside an image in colour they are grey images in colour.
+    fill(tmp_path / "c", 5)
+    coloured = read_folder(tmp_path, size=size).splits["train"].images[0]
+    np.testing.assert_array_equal(coloured, np.repeat(images[0], 3, axis=2))
+
+
+def test_a_16_bit_pgm_is_scaled(tmp_path):
+    values = np.linspace(0, 65535, 36).reshape(6, 6).astype(">u2")
+    (tmp_path / "a.pgm").write_bytes(b"P5 6 6 65535\n" + values.tobytes())
+    np.testing.assert_array_equal(read_pixels(tmp_path / "a.pgm", grey=True)[:, :, 0], np.rint(values / 257))
+
+
+@pytest.mark.parametrize(("kind", "words"), [(np.int32, "32-bit integers"), (np.float32, "floats")])
+@pytest.mark.parametrize("size", [None, 6])
+def test_pixels_of_unknown_range_are_refused(tmp_path, kind, words, size):
+    for name in "ab":
+        fill(tmp_path / name, 5)
+    Image.fromarray(np.arange(36, dtype=kind).reshape(6, 6)).save(tmp_path / "a" / "x.tif")
+    with pytest.raises(UsageError, match=rf"x.tif holds {words}, whose range is not known"):
+        read_folder(tmp_path, size=size)

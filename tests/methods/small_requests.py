@@ -52,12 +52,13 @@ VALIDATION = batches(2, 5, (0, 1, 3), seed=3)
 def small_request(**changes: Any) -> ForgetRequest:
     """Two forget batches of 4 images, three retained ones of 6."""
     offered: dict[str, Any] = {
+        "classes": [FORGOTTEN],
         "forget": FORGET,
         "retain": RETAIN,
         "validation": VALIDATION,
         "build": lambda: tiny_net(int(torch.randint(1000, ()))),
     }
-    return ForgetRequest(classes=[FORGOTTEN], **(offered | changes))
+    return ForgetRequest(**(offered | changes))
 
 
 def unlearn(model: nn.Module, method: str, request: ForgetRequest | None = None, **options: Any) -> nn.Module:

@@ -1,11 +1,24 @@
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_requests import FORGET, FORGOTTEN, NOTHING, cross_entropy, losses, small_request, tiny_net, unlearn
+from small_requests import (
+    FORGET,
+    FORGOTTEN,
+    NOTHING,
+    RETAIN,
+    Batch,
+    cross_entropy,
+    losses,
+    small_request,
+    tiny_net,
+    unlearn,
+)
 from torch import nn
 
 from pour.errors import UsageError
@@ -74,3 +87,17 @@ def test_the_original_is_attacked_not_the_student() -> None:
 def test_bad_options_are_told() -> None:
     with pytest.raises(UsageError, match="epsilon must be above 0 and at most 1, but is 8"):
         make_method("boundary-shrink", epsilon=8)
+
+
+@pytest.mark.parametrize("method", ["boundary-shrink", "unsir"])
+def test_pixels_outside_the_range_are_told(method: str) -> None:
+    def moved(source: list[Batch]) -> list[Batch]:
+        return [(2 * images - 1, labels) for images, labels in source]
+
+    odd = small_request(forget=moved(FORGET), retain=moved(RETAIN))
+    with pytest.warns(UserWarning, match=rf"{method} works on pixels from 0 to 1, but these go from -0.\d+ to") as said:
+        unlearn(tiny_net(), method, odd)
+    assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        unlearn(tiny_net(), method)

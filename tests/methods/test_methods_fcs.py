@@ -8,11 +8,26 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_requests import CLASSES, FORGET, NOTHING, RETAIN, cross_entropy, kl, losses, tiny_net, unlearn
+from small_requests import (
+    CLASSES,
+    FORGET,
+    NOTHING,
+    RETAIN,
+    batches,
+    cross_entropy,
+    kl,
+    losses,
+    small_request,
+    tiny_net,
+    unlearn,
+)
 
+import pour
 import pour.methods.fcs as fcs
 from pour.errors import UsageError
 from pour.methods import make_method
+from pour.methods.teachers import unmasked
+from pour.training import Run
 
 
 @settings(deadline=None, max_examples=30)
@@ -99,3 +114,22 @@ def test_bad_options_are_told() -> None:
         make_method("fcs", steps=10)
     with pytest.raises(UsageError, match="temperature must be above 0, but is -1"):
         make_method("fcs", temperature=-1.0)
+
+
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("method", ["fcs", "bad-teacher"])
+def test_a_masked_class_does_not_drown_the_others(method: str, folded: bool) -> None:
+    model = pour.forget(tiny_net(), classes=[1])
+    model = pour.fold(model) if folded else model
+    request = small_request(retain=batches(3, 6, (0, 3), seed=2))
+    assert np.abs(losses(unlearn(model, method, request, lr=NOTHING))).max() < 100
+
+
+def test_unmasked_scores_stay_the_same_tensor() -> None:
+    scores, run = torch.randn(3, CLASSES), Run(device="cpu", progress=False)
+    assert unmasked(tiny_net(), run)(scores) is scores
+    kept = pour.forget(tiny_net(), classes=[1], forgotten_logit="keep")
+    assert unmasked(kept, run)(scores) is scores
+    masked = pour.forget(tiny_net(), classes=[1])
+    for model in (masked, pour.fold(masked)):
+        assert torch.equal(unmasked(model, run)(scores), scores[:, [0, 2, 3]])

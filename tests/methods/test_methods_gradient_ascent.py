@@ -7,6 +7,7 @@ from torch import nn
 
 from pour.errors import DivergenceError, UsageError
 from pour.methods import GradientAscent, make_method
+from pour.methods.forget_only import forget_accuracy
 from pour.training.run import Run
 
 
@@ -89,3 +90,19 @@ def test_bad_options_are_told() -> None:
         make_method("gradient-ascent", loss_cap=0)
     with pytest.raises(UsageError, match="clip must be above 0"):
         make_method("gradient-ascent", clip=-1.0)
+
+
+def test_scores_that_are_not_finite_are_not_forgotten() -> None:
+    model = tiny_net()
+    with torch.no_grad():
+        model[-1].bias[0] = torch.nan  # type: ignore[index]
+    run = Run(device="cpu", progress=False)
+    request = small_request().grant(("forget",), name="gradient-ascent")
+    with pytest.raises(DivergenceError, match="scores are no longer finite; use a smaller learning rate"):
+        forget_accuracy(model, request, run)
+    with pytest.raises(DivergenceError, match="no longer finite"):
+        unlearn(model, "gradient-ascent")
+    # A masked class may well be minus infinity.
+    with torch.no_grad():
+        model[-1].bias[0] = -torch.inf  # type: ignore[index]
+    assert 0 <= forget_accuracy(model, request, run) <= 1

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from small_requests import FORGET, NOTHING, RETAIN, Batch, batches, small_request, tiny_net, unlearn
+from torch.utils.data import DataLoader, TensorDataset
 
+import pour
 from pour.data.dataset import ImageSplit
-from pour.methods import make_method, request_of
+from pour.errors import UsageError
+from pour.methods import ForgetRequest, make_method, request_of
+from pour.methods.batches import as_epochs
+from pour.methods.finetune import Finetune
 from pour.methods.request import Images
 from pour.training import Run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pour.data.splits import Splits
+    from pour.methods.request import Granted
 
 RUN = Run(seed=0, device="cpu", progress=False)
 
@@ -66,3 +76,105 @@ def test_validation_images_of_the_datas_own_are_taken(digits_splits: Splits, dig
     assert len(request_of(own, method, digits_original).retain) == len(own.retain_train)  # type: ignore[arg-type]
     held = request_of(digits_splits, method, digits_original)
     assert len(held.retain) < len(digits_splits.retain_train)  # type: ignore[arg-type]
+
+
+def test_classes_forgotten_before_are_not_offered_again(
+    digits_splits: Splits, digits_original: torch.nn.Module
+) -> None:
+    once = pour.forget(digits_original, classes=[5])
+    request = request_of(digits_splits, make_method("sure"), once)
+    for images in (request.retain, request.validation):
+        assert set(images.labels.tolist()) == {0, 1, 2, 4, 6, 7, 8, 9}  # type: ignore[union-attr]
+    assert set(request.forget.labels.tolist()) == {3}  # type: ignore[union-attr]
+    fresh = request_of(digits_splits, make_method("finetune"), digits_original)
+    assert fresh.retain is digits_splits.retain_train, "nothing changes for a model that has forgotten nothing"
+
+
+def test_splits_of_a_users_own_request_lose_them_too(
+    digits_splits: Splits, digits_original: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[set[int]] = []
+
+    def look(self: Finetune, model: torch.nn.Module, request: Granted, run: Run) -> torch.nn.Module:
+        seen.append(set(request.retain.labels.tolist()))  # type: ignore[union-attr]
+        return model
+
+    monkeypatch.setattr(Finetune, "__call__", look)
+    once = pour.forget(digits_original, classes=[5])
+    for model in (digits_original, once):
+        pour.unlearn(model, ForgetRequest.of(digits_splits), method="finetune", device="cpu", progress=False)
+    assert seen[0] - seen[1] == {5}
+
+
+def test_own_batches_with_a_class_forgotten_before_are_told() -> None:
+    once = unlearn(tiny_net(), "masked-head", small_request(classes=[1]))
+    with pytest.warns(UserWarning, match="hold class 1, which the model was made to forget before") as said:
+        unlearn(once, "finetune", lr=NOTHING, epochs=2)
+    assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        unlearn(once, "finetune", small_request(retain=batches(2, 6, (0, 3), seed=2)), lr=NOTHING, epochs=1)
+        unlearn(once, "delete", lr=NOTHING, epochs=1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda labels: labels[:, None], lambda labels: labels.to(torch.int32), lambda labels: labels.numpy()],
+    ids=["column", "int32", "numpy"],
+)
+@pytest.mark.parametrize("method", ["finetune", "gradient-ascent", "boundary-shrink", "ssd", "unsir"])
+def test_labels_of_other_kinds_train_alike(method: str, change: Any) -> None:
+    def changed(source: list[Batch]) -> list[Any]:
+        return [(images, change(labels)) for images, labels in source]
+
+    odd = small_request(forget=changed(FORGET), retain=changed(RETAIN))
+    expected, result = (unlearn(tiny_net(), method, request) for request in (small_request(), odd))
+    for name, value in expected.state_dict().items():
+        assert torch.equal(value, result.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    ("batch", "sentence"),
+    [
+        ((torch.rand(2, 1, 6, 6), torch.tensor([0, 4])), "has the label 4, but the model has classes 0 to 3"),
+        ((torch.rand(2, 1, 6, 6), torch.tensor([0, -1])), "has the label -1, but the model has classes 0 to 3"),
+        ((torch.rand(2, 1, 6, 6), torch.tensor([0.0, 1.0])), "labels of a batch are torch.float32 of shape"),
+        ((torch.rand(2, 1, 6, 6), torch.tensor([0, 1]), torch.arange(2)), "must be a pair of images and labels"),
+        ((torch.rand(2, 1, 6, 6), torch.tensor([0, 1, 3])), "has 2 images and labels of shape"),
+    ],
+)
+@pytest.mark.parametrize("method", ["finetune", "ssd", "unsir"])
+def test_other_batches_are_one_sentence(method: str, batch: tuple[torch.Tensor, ...], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        unlearn(tiny_net(), method, small_request(retain=[batch]))
+
+
+def test_own_batches_keep_their_length_and_order() -> None:
+    labels = torch.arange(12) % 3
+    own = DataLoader(TensorDataset(torch.arange(12.0), labels), batch_size=5, shuffle=True)
+    plain, checked = (as_epochs(source, RUN) for source in (own, Images(own).training(RUN, batch_size=8)))
+    assert len(checked) == len(plain) == 3
+    for number in (0, 1, 0):
+        first, second = list(plain.epoch(number)), list(checked.epoch(number))
+        for one, other in zip(first, second, strict=True):
+            assert torch.equal(one[0], other[0])
+    loader = Images(split_of(20)).training(RUN, batch_size=8)
+    assert Images(loader).training(RUN, batch_size=8) is loader, "ours are not looked at"
+
+
+def test_batches_without_a_length_are_refused_for_training() -> None:
+    class Endless:
+        def __iter__(self) -> Iterator[Batch]:
+            return iter(RETAIN)
+
+    with pytest.raises(UsageError, match="batches with a length"):
+        unlearn(tiny_net(), "finetune", small_request(retain=Endless()))
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("alone", "expected"), [(True, [8, 8, 1]), (False, [8, 8])])
+def test_a_sample_may_leave_a_single_last_image_out(own: bool, alone: bool, expected: list[int]) -> None:
+    split = split_of(17)
+    source = [(torch.from_numpy(split.images), torch.from_numpy(split.labels))] if own else split
+    taken = Images(source).sample(17, RUN, batch_size=8, alone=alone)
+    assert [len(labels) for _, labels in taken] == expected

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import pour
+from pour._torchvision import torchvision_works
 from pour.data import Scenes, load_segmentation
 from pour.errors import UsageError
 from pour.methods import ForgetRequest, make_method
@@ -194,6 +195,34 @@ def test_dropout_is_off_only_inside() -> None:
     with without_dropout(model):
         assert [layer.p for layer in model] == [0, 0]
     assert [layer.p for layer in model] == [0.3, 0.4]
+
+
+def test_branches_are_not_dropped_inside() -> None:
+    class StochasticDepth(nn.Module):
+        """As torchvision's."""
+
+        p = 0.2
+
+    class SwinDropPath(nn.Module):
+        """As of transformers and timm."""
+
+        drop_prob: float | None = 0.1
+
+    model = nn.Sequential(StochasticDepth(), SwinDropPath(), SwinDropPath())
+    model[2].drop_prob = None
+    with without_dropout(model):
+        assert (model[0].p, model[1].drop_prob, model[2].drop_prob) == (0, 0, None)
+    assert (model[0].p, model[1].drop_prob, model[2].drop_prob) == (0.2, 0.1, None)
+
+
+def test_branches_of_timm_are_not_dropped_inside() -> None:
+    torchvision_works()
+    layers = pytest.importorskip("timm.layers")
+    model = nn.Sequential(layers.DropPath(0.5)).train()
+    x = torch.rand(64, 3)
+    with without_dropout(model):
+        assert torch.equal(model(x), x)
+    assert not torch.equal(model(x), x)
 
 
 def test_options_are_checked() -> None:

@@ -118,3 +118,29 @@ def test_classes_in_another_order_are_refused(digits_splits: Splits) -> None:
     set_class_names(model, [letter.upper() for letter in letters])
     with pytest.warns(UserWarning, match="Class 0 is 'A' to the model and 'a' in the data; make sure"):
         request_of(splits, method, model)
+
+
+@pytest.mark.parametrize("method", ["finetune", "salun", "ssd", "sure", "fcs"])
+def test_a_model_that_may_not_be_trained_is_told(method: str) -> None:
+    with pytest.raises(UsageError, match="no parameter that may be trained"):
+        pour.unlearn(
+            network().requires_grad_(False), small_request(), method=method, device="cpu", progress=False, head="3"
+        )
+
+
+def test_a_learning_rate_of_none_is_only_for_a_method_that_finds_its_own() -> None:
+    with pytest.raises(UsageError, match=r"finetune needs a learning rate; leave lr out for its own, 0.01\."):
+        make_method("finetune", lr=None)
+    assert make_method("pour-d", lr=None).options()["lr"] is None
+    assert make_method("retrain", lr=None).options()["lr"] is None
+
+
+@pytest.mark.parametrize("method", ["pour-p", "masked-head", "pour-d", "delete", "esc"])
+def test_names_of_an_earlier_head_are_left_out(method: str) -> None:
+    model = network()
+    set_class_names(model, [f"name{index}" for index in range(7)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        result = pour.unlearn(model, small_request(), method=method, device="cpu", progress=False, head="3")
+    record = pour.history(result)[-1]
+    assert (record.classes, record.class_names) == ((2,), ())

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from small_requests import RETAIN, losses, small_request, tiny_net, unlearn
+from torch import nn
 
 import pour.methods.unsir as unsir
+from pour.data.dataset import ImageSplit
 from pour.errors import UsageError
 from pour.methods import make_method
 from pour.training.run import Run
@@ -84,3 +87,15 @@ def test_bad_options_are_told() -> None:
         make_method("unsir", per_class=0)
     with pytest.raises(UsageError, match="repair_lr must be above 0"):
         make_method("unsir", repair_lr=0.0)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_last_batch_of_one_image_does_not_reach_batch_norm(own: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4)).eval()
+    labels = np.array([0, 1, 3] * 6)[:17]
+    images = np.random.default_rng(0).integers(0, 256, (17, 6, 6, 1), np.uint8)
+    loaded = [(torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels))]
+    request = small_request(retain=loaded if own else ImageSplit(images, labels))
+    result = unlearn(model, "unsir", request, batch_size=8, head="4")
+    assert all(value.isfinite().all() for value in result.state_dict().values())

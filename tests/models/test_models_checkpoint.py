@@ -295,3 +295,25 @@ def test_files_of_later_versions_are_refused(small: nn.Module, tmp_path: Path) -
     text = header.to_json().replace('"format_version": 1', '"format_version": 99')
     with pytest.raises(UsageError, match=r"update pour-unlearning"):
         Header.from_json(text)
+
+
+def test_names_of_our_own_files_are_kept(tmp_path: Path) -> None:
+    class Averaged(nn.Module):
+        """A wrapper with a single child, as of averaged weights."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            scores: Tensor = self.module(x)
+            return scores
+
+    model = Averaged()
+    loaded = load(save(model, tmp_path / "m.safetensors"), Averaged())
+    assert torch.equal(loaded.module.weight, model.module.weight)  # type: ignore[union-attr]
+    # Another program's file is from parallel training.
+    save_file(
+        {f"module.{name}": value for name, value in model.module.state_dict().items()}, tmp_path / "p.safetensors"
+    )
+    assert set(read_state_dict(tmp_path / "p.safetensors")) == {"weight", "bias"}

@@ -127,7 +127,7 @@ def read_cifar(path: Path, cifar: CifarFormat) -> ImageDataset:
     if kind is None:
         raise UsageError(f"{path} does not hold {name}: expected one of {', '.join(cifar.places)}.")
     if kind == "npz":
-        return read_npz_dataset(path, name=name, classes=classes, info=cifar.info)
+        return _checked(read_npz_dataset(path, name=name, classes=classes, info=cifar.info), path, cifar)
     if kind == "mosaic":
         splits = read_mosaic(path)
         classes = read_class_names(path) or classes
@@ -135,7 +135,20 @@ def read_cifar(path: Path, cifar: CifarFormat) -> ImageDataset:
         if path.name in cifar.digests and path.is_file():
             check_digest(path, cifar.digests[path.name])
         splits = _read_official(path, cifar, kind)
-    return ImageDataset(name=name, classes=classes, splits=splits, info=cifar.info)
+    return _checked(ImageDataset(name=name, classes=classes, splits=splits, info=cifar.info), path, cifar)
+
+
+def _checked(dataset: ImageDataset, path: Path, cifar: CifarFormat) -> ImageDataset:
+    """Refuse a form that any images can have, such as mosaics, where it holds others."""
+    expected = (_SIDE, _SIDE, 3), len(cifar.classes)
+    found = dataset.image_shape, dataset.num_classes
+    if found != expected:
+        shape, count = (" x ".join(map(str, found[0])), found[1])
+        raise UsageError(
+            f"{path} does not hold {cifar.info.name}: its images are {shape} in {count} classes, not 32 x 32 x 3 in "
+            f"{expected[1]}; name the dataset that it is."
+        )
+    return dataset
 
 
 def _kind(path: Path, cifar: CifarFormat) -> Literal["npz", "mosaic", "python", "binary"] | None:

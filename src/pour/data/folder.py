@@ -10,12 +10,11 @@ import numpy as np
 
 from pour.data.dataset import ImageArray, ImageDataset, ImageSplit
 from pour.data.info import DatasetInfo
-from pour.data.pixels import is_image, open_image, read_pixels, unreadable
+from pour.data.pixels import GREY_MODES, is_image, open_image, read_pixels, to_bytes, unreadable
 from pour.errors import UsageError
 
 __all__ = ["read_folder"]
 
-_GREY_MODES = frozenset({"1", "L"})
 _TEST_SHARE = 5
 
 
@@ -111,7 +110,7 @@ def _common_shape(files: list[Path], size: int | None) -> tuple[bool, tuple[int,
     grey, first = True, None
     for file in files:
         with open_image(file) as image:
-            grey = grey and image.mode in _GREY_MODES
+            grey = grey and image.mode in GREY_MODES
             shape = (image.height, image.width)
         if first is None:
             first = file, shape
@@ -132,7 +131,9 @@ def _read(file: Path, *, grey: bool, size: int | None) -> ImageArray:
         from PIL import Image, ImageOps
 
         try:
-            square = ImageOps.fit(image.convert("L" if grey else "RGB"), (size, size), method=Image.Resampling.BICUBIC)
+            square = ImageOps.fit(to_bytes(image, file, grey=grey), (size, size), method=Image.Resampling.BICUBIC)
+        except UsageError:
+            raise
         except (OSError, ValueError, SyntaxError) as error:
             raise unreadable(file, error) from error
     pixels: ImageArray = np.asarray(square, np.uint8)

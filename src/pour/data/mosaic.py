@@ -14,7 +14,7 @@ import numpy as np
 
 from pour.data.archives import read_array
 from pour.data.dataset import ImageArray, ImageSplit
-from pour.data.pixels import is_image, open_image, read_pixels
+from pour.data.pixels import GREY_MODES, is_image, open_image, read_pixels
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _read_split(folder: Path, label_file: Path) -> ImageSplit:
     if not pages:
         raise UsageError(f"{folder} has {label_file.name} but no mosaic named {name}_00.webp.")
     with open_image(pages[0]) as first:
-        grey = first.mode in ("L", "1")
+        grey = first.mode in GREY_MODES
     # Decoding leaves Python's lock, so threads are enough and nothing is pickled between processes.
     with ThreadPoolExecutor() as pool:
         tiles = list(pool.map(lambda page: _tiles(page, grey=grey), pages))

@@ -13,7 +13,7 @@ from pour.methods.batches import Together, as_epochs
 from pour.methods.contract import register
 from pour.methods.iterative import IterativeMethod
 from pour.methods.request import Need
-from pour.methods.teachers import divergence, fresh_model, frozen_copy
+from pour.methods.teachers import divergence, fresh_model, frozen_copy, unmasked
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
 
@@ -64,12 +64,13 @@ class BadTeacher(IterativeMethod):
         """Train ``model``, the student, between the two teachers."""
         competent = frozen_copy(model, run)
         incompetent = frozen_copy(fresh_model(model, request, run), run)
+        shown = unmasked(model, run)
 
         def objective(student: nn.Module, gone: Tensor, _: Tensor, kept: Tensor, __: Tensor) -> Tensor:
             gone, kept = to_unit(gone), to_unit(kept)
             with torch.no_grad():
                 target = torch.cat([scores_of(incompetent(gone)), scores_of(competent(kept))])
-            return divergence(target, scores_of(student(torch.cat([gone, kept]))))
+            return divergence(shown(target), shown(scores_of(student(torch.cat([gone, kept])))))
 
         self.train(model, self._mixture(request, run), objective, run)
         return model

@@ -12,6 +12,8 @@ from torch import nn
 from pour.errors import UsageError
 from pour.methods.contract import register
 from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy
+from pour.methods.plain import check_weight
+from pour.models.folding import is_affine
 from pour.models.head import find_head
 from pour.models.output import scores_of
 from pour.models.projected import ProjectedHead
@@ -46,7 +48,13 @@ class BoundaryExpand(ForgetOnlyMethod):
         head = find_head(model)
         if isinstance(head.module, ProjectedHead):
             raise UsageError("boundary-expand widens a plain head; fold the projected model first (pour.fold).")
-        layer = head.module
+        layer = head.layer
+        check_weight(layer, head.name, self.name)
+        if not isinstance(layer, nn.Linear | nn.Conv2d) or not is_affine(layer):
+            raise UsageError(
+                f"The head {head.name!r} is a {type(layer).__name__} that computes more than W z + b; boundary-expand "
+                "cannot give it another row."
+            )
         extra = head.num_classes
         wide = _widened(layer)
         model = swap_module(model, layer, wide)
@@ -57,22 +65,20 @@ class BoundaryExpand(ForgetOnlyMethod):
         batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
         self.train(model, batches, objective, run)
         with torch.no_grad():
-            for own, trained in zip(layer.parameters(), wide.parameters(), strict=True):
+            for own, trained in _pairs(layer, wide):
                 own.copy_(trained[:extra])
         model = swap_module(model, wide, layer).to(run.torch_device)
         run.log(len(run.history), forget_accuracy=forget_accuracy(model, request, run))
         return model
 
 
-def _widened(layer: nn.Module) -> nn.Linear | nn.Conv2d:
+def _widened(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
     """A layer with one output more than ``layer``, whose own rows it has."""
     wide: nn.Linear | nn.Conv2d
     if isinstance(layer, nn.Linear):
         wide = nn.Linear(layer.in_features, layer.out_features + 1, bias=layer.bias is not None)
-    elif isinstance(layer, nn.Conv2d):
-        wide = nn.Conv2d(layer.in_channels, layer.out_channels + 1, 1, bias=layer.bias is not None)
     else:
-        raise UsageError(f"The head must be nn.Linear or a 1x1 nn.Conv2d to get another row, not {layer}.")
+        wide = nn.Conv2d(layer.in_channels, layer.out_channels + 1, 1, bias=layer.bias is not None)
     wide.to(layer.weight.device, layer.weight.dtype)
     with torch.no_grad():
         nn.init.xavier_uniform_(wide.weight)
@@ -80,6 +86,11 @@ def _widened(layer: nn.Module) -> nn.Linear | nn.Conv2d:
         if wide.bias is not None and layer.bias is not None:
             wide.bias.zero_()
             wide.bias[:-1] = layer.bias
-    for new, own in zip(wide.parameters(), layer.parameters(), strict=True):
+    for own, new in _pairs(layer, wide):
         new.requires_grad_(own.requires_grad)
     return wide
+
+
+def _pairs(layer: nn.Module, wide: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
+    """Weight and bias of both; parameters of the layer's own, which do not touch W z + b, have no counterpart."""
+    return [(layer.get_parameter(name), new) for name, new in wide.named_parameters()]

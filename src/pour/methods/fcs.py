@@ -16,7 +16,7 @@ from pour.methods.contract import register
 from pour.methods.iterative import IterativeMethod
 from pour.methods.optimizers import optimizer_for
 from pour.methods.request import Need
-from pour.methods.teachers import divergence
+from pour.methods.teachers import divergence, unmasked
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
 from pour.training.loop import BatchNormMode, classification_loss
@@ -92,13 +92,15 @@ class Fcs(IterativeMethod):
         )
         pairs = Together(forget, retain, length=min(len(forget), len(retain)))
 
+        shown = unmasked(model, run)
+
         def flatten(student: nn.Module, images: Tensor, _: Tensor) -> Tensor:
-            scores = scores_of(student(to_unit(images)))
+            scores = shown(scores_of(student(to_unit(images))))
             return divergence(torch.zeros_like(scores), scores)
 
         def contrastive(student: nn.Module, gone: Tensor, _: Tensor, kept: Tensor, __: Tensor) -> Tensor:
-            others = scores_of(student(to_unit(kept))).detach()
-            return contrast(scores_of(student(to_unit(gone))), others, temperature=self.temperature)
+            others = shown(scores_of(student(to_unit(kept)))).detach()
+            return contrast(shown(scores_of(student(to_unit(gone)))), others, temperature=self.temperature)
 
         rounds = self.epochs or 0
         against = optimizer_for(model, self.recipe(weight_decay=0.0), run)

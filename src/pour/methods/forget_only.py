@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from pour.errors import DivergenceError
 from pour.methods.iterative import IterativeMethod
 from pour.methods.request import Need
-from pour.models.classes import resolve_classes
+from pour.models.classes import names_of_scores, resolve_classes
 from pour.models.head import evaluating, find_head
-from pour.models.history import class_names, history, unwrap
+from pour.models.history import history, unwrap
 from pour.models.output import scores_of
 from pour.models.tap import checked_batches, to_unit
 
@@ -45,7 +46,7 @@ class ForgetOnlyMethod(IterativeMethod):
 def requested_classes(model: nn.Module, request: Granted) -> tuple[int, ...]:
     """The indices of the classes to forget."""
     num_classes = find_head(model).num_classes
-    return resolve_classes(request.classes, num_classes=num_classes, class_names=class_names(model))
+    return resolve_classes(request.classes, num_classes=num_classes, class_names=names_of_scores(model, num_classes))
 
 
 def forgotten_before(model: nn.Module) -> frozenset[int]:
@@ -58,20 +59,29 @@ def forget_accuracy(
 ) -> float:
     """The share of un-augmented forget images, or of their labelled pixels, that ``model`` still classifies so.
 
+    Scores that are not finite are no answer, and would pass for having forgotten.
+
     Args:
         model: what to look at.
         request: the images.
         run: where to compute.
         batches: only these of the images; by default all.
+
+    Raises:
+        DivergenceError: the highest score of some image is not finite.
     """
     network = unwrap(model).to(run.torch_device)
     right = torch.zeros((), dtype=torch.int64, device=run.torch_device)
     counted = torch.zeros_like(right)
+    sound = torch.ones_like(right, dtype=torch.bool)
     with evaluating(network), torch.inference_mode():
         for images, labels in checked_batches(request.forget.once(run) if batches is None else batches):
             scores = scores_of(network(to_unit(images.to(run.torch_device))))
             labels = labels.to(run.torch_device)
             right += (scores.argmax(dim=1) == labels).sum()
+            sound &= scores.amax(dim=1).isfinite().all()
             # Pixels that count for nothing have a negative label.
             counted += (labels >= 0).sum()
+    if not sound:
+        raise DivergenceError("The model's scores are no longer finite; use a smaller learning rate.")
     return int(right) / max(1, int(counted))

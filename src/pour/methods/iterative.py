@@ -55,9 +55,11 @@ class IterativeMethod(Method):
     """BatchNorm's running statistics: frozen, or train to let them follow the batches."""
 
     def __post_init__(self) -> None:
+        default = {field.name: field.default for field in dataclasses.fields(self)}
+        if self.lr is None and default["lr"] is not None:
+            raise UsageError(f"{self.name} needs a learning rate; leave lr out for its own, {default['lr']:g}.")
         if self.epochs is not None and self.steps is not None:
             # Whichever was given beats the other's default.
-            default = {field.name: field.default for field in dataclasses.fields(self)}
             if self.steps == default["steps"]:
                 self.steps = None
             elif self.epochs == default["epochs"]:

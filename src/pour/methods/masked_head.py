@@ -9,10 +9,10 @@ import torch
 
 from pour.errors import UsageError
 from pour.methods.contract import Method, register
+from pour.methods.forget_only import requested_classes
+from pour.methods.plain import check_weight
 from pour.methods.request import Need
-from pour.models.classes import resolve_classes
 from pour.models.head import find_head
-from pour.models.history import class_names
 from pour.models.projected import masked_score
 
 if TYPE_CHECKING:
@@ -43,9 +43,10 @@ class MaskedHead(Method):
         """Overwrite the rows in place."""
         head = find_head(model)
         layer = head.layer
-        classes = list(resolve_classes(request.classes, num_classes=head.num_classes, class_names=class_names(model)))
+        classes = list(requested_classes(model, request))
         if head.bias is None:
             raise UsageError(f"The head {head.name!r} has no bias to hold the mask; masked-head needs one.")
+        check_weight(layer, head.name, self.name)
         with torch.no_grad():
             layer.weight[classes] = 0  # type: ignore[operator]
             layer.bias[classes] = masked_score(head.weight.dtype)  # type: ignore[operator]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pour.training.step import make_optimizer
+from pour.training.step import make_optimizer, trainable
 
 if TYPE_CHECKING:
     import torch
@@ -19,4 +19,4 @@ __all__ = ["optimizer_for"]
 def optimizer_for(model: nn.Module, recipe: Recipe, run: Run) -> torch.optim.Optimizer:
     """The recipe's optimiser over everything that trains in ``model``, which goes to the run's device."""
     model.to(run.torch_device)
-    return make_optimizer({1.0: [p for p in model.parameters() if p.requires_grad]}, recipe, run.torch_device)
+    return make_optimizer({1.0: list(trainable(model).values())}, recipe, run.torch_device)

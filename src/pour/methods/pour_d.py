@@ -13,15 +13,13 @@ from pour.errors import UsageError
 from pour.geometry.fitter import ProjectorFitter
 from pour.geometry.projector import Projector
 from pour.methods.contract import register
-from pour.methods.forget_only import forget_accuracy
+from pour.methods.forget_only import forget_accuracy, requested_classes
 from pour.methods.iterative import IterativeMethod
 from pour.methods.pixels import cell_distance, cell_means, forgotten_cells, maps_of
 from pour.methods.request import Need
 from pour.methods.teachers import frozen_copy, without_dropout
-from pour.models.classes import resolve_classes
 from pour.models.forgetting import RowDirection, head_removal
 from pour.models.head import find_head
-from pour.models.history import class_names
 from pour.models.projected import ProjectedHead
 from pour.models.tap import extract_features, tap_features, to_unit
 from pour.training.schedule import Schedule
@@ -96,7 +94,7 @@ class PourD(IterativeMethod):
         head = find_head(model)
         if isinstance(head.module, ProjectedHead):
             raise UsageError("pour-d trains the encoder of a plain model; fold the projected model first (pour.fold).")
-        classes = resolve_classes(request.classes, num_classes=head.num_classes, class_names=class_names(model))
+        classes = requested_classes(model, request)
         projector, initial = self._target(model, head, classes, request, run)
         teacher = frozen_copy(model, run)
         lr = self.lr if self.lr is not None else _RATE_TIMES_LOSS / max(initial, torch.finfo(torch.float32).tiny)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pour.errors import UsageError
 from pour.methods.contract import Method, register
+from pour.methods.plain import check_weight
 from pour.methods.request import Need
 from pour.models.head import evaluating
 from pour.models.tap import checked_batches, to_unit
@@ -64,6 +65,9 @@ class ProjUn(Method):
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Collect the activations of both sides, then edit every layer."""
+        for name, layer in model.named_modules():
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                check_weight(layer, name, self.name)
         model.to(run.torch_device)
         retain = self._moments(model, request.retain.sample(self.images, run, batch_size=self.batch_size), run)
         forget = self._moments(model, request.forget.sample(self.images, run, batch_size=self.batch_size), run)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,16 +16,17 @@ from pour.data.loader import DeviceLoader
 from pour.data.scene_loader import SceneAugment, SceneLoader
 from pour.data.scenes import Scenes
 from pour.errors import PourError, UsageError
+from pour.models.tap import checked_batch
+from pour.training.loop import Epochs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from torch import Tensor, nn
 
     from pour.data.dataset import LabelArray
     from pour.data.splits import Splits
     from pour.models.classes import ClassRequest
-    from pour.training.loop import Epochs
     from pour.training.recipes import Recipe
     from pour.training.run import Run
 
@@ -45,16 +47,34 @@ class AccessError(PourError):
 class Images:
     """Images of a request: a split of ours, scenes with a label to each pixel, or the user's own batches.
 
-    Splits and scenes are shuffled, cropped and mirrored on the device; the user's batches are used as they come.
+    Splits and scenes are shuffled, cropped and mirrored on the device; the user's batches are used as they come, once
+    their labels are checked.
+
+    Args:
+        source: where they come from.
+        mirrors: whether a mirrored image still shows its class.
+        num_classes: how many scores the model has, where that is known; the labels of the user's batches must be below.
+        unwanted: classes that the user's batches should not hold, because the model was made to forget them before;
+            emptied once that is told.
     """
 
-    def __init__(self, source: ImageSplit | Scenes | Iterable[tuple[Tensor, Tensor]], *, mirrors: bool = True) -> None:
+    def __init__(
+        self,
+        source: ImageSplit | Scenes | Iterable[tuple[Tensor, Tensor]],
+        *,
+        mirrors: bool = True,
+        num_classes: int | None = None,
+        unwanted: set[int] | None = None,
+    ) -> None:
         self._source = source
         self._mirrors = mirrors
         if isinstance(source, ImageSplit) and not len(source):
             raise UsageError("The request holds a split without images; check the classes to forget.")
         if not isinstance(source, ImageSplit | Scenes) and iter(source) is source:
             raise UsageError("The request needs batches that can be read more than once, such as a DataLoader.")
+        # Loaders of ours give pairs with int64 labels; looking at them would make the host wait for the GPU.
+        if not isinstance(source, ImageSplit | Scenes | Epochs | _Chain):
+            self._source = (_SizedOwn if hasattr(source, "__len__") else _Own)(source, num_classes, unwanted or set())
 
     def training(
         self, run: Run, *, batch_size: int, augment: bool = True, salt: int = 0, full: bool = False
@@ -104,23 +124,55 @@ class Images:
             return self._source
         return DeviceLoader(self._source.images, self._source.labels, batch_size=batch_size, device=run.torch_device)
 
-    def sample(self, count: int, run: Run, *, batch_size: int = _EVALUATION_BATCH) -> Iterable[tuple[Tensor, Tensor]]:
+    def sample(
+        self, count: int, run: Run, *, batch_size: int = _EVALUATION_BATCH, alone: bool = True
+    ) -> Iterable[tuple[Tensor, Tensor]]:
         """About ``count`` images, evenly over the classes and mixed with the run's seed; all where there are fewer.
 
         Of a split they are drawn; of the user's own batches the first of each class are taken. Scenes, which show many
         classes each, come in order.
+
+        Args:
+            count: how many images.
+            run: seed and device.
+            batch_size: images to a batch.
+            alone: keep a last batch of a single image, which BatchNorm may not train on.
         """
         if isinstance(self._source, Scenes):
             return _first(self.once(run), count)
         if not isinstance(self._source, ImageSplit):
-            return _even(self._source, count, run.seed, batch_size)
+            batches = _even(self._source, count, run.seed, batch_size)
+            return batches if alone or len(batches) < 2 or len(batches[-1][1]) > 1 else batches[:-1]
         labels = self._source.labels
         rng = np.random.default_rng(run.seed)
         classes = np.unique(labels)
         each = -(-count // len(classes))
         rows = [rng.permutation(np.flatnonzero(labels == label))[:each] for label in classes]
         chosen = self._source.take(rng.permutation(np.concatenate(rows)))
-        return DeviceLoader(chosen.images, chosen.labels, batch_size=batch_size, device=run.torch_device)
+        return DeviceLoader(
+            chosen.images,
+            chosen.labels,
+            batch_size=batch_size,
+            device=run.torch_device,
+            drop_last=not alone and len(chosen) % batch_size == 1,
+        )
+
+    def check_unit(self, method: str) -> None:
+        """Warn where the user's images are not in [0, 1], as ``method`` takes them to be; the first batch tells."""
+        if not isinstance(self._source, _Own):
+            return
+        # A look at a DataLoader draws from the generator that training goes on with.
+        with torch.random.fork_rng(devices=()):
+            images = next((images for images, _ in self._source), None)
+        if images is None or not images.is_floating_point() or not images.numel():
+            return
+        low, high = images.min().item(), images.max().item()
+        if low < 0 or high > 1:
+            warnings.warn(
+                f"{method} works on pixels from 0 to 1, but these go from {low:.3g} to {high:.3g}; give images as they "
+                "are and put their normalisation into the model (pour.models.NormalizedModel).",
+                stacklevel=3,
+            )
 
     @property
     def count(self) -> int | None:
@@ -151,6 +203,56 @@ class Images:
         images = np.concatenate([first.images, second.images])[order]
         labels = np.concatenate([first.labels, second.labels])[order]
         return Images(ImageSplit(images, labels), mirrors=self._mirrors)
+
+
+class _Own:
+    """The user's own batches, as often as they are read: pairs with int64 labels that the model has scores for."""
+
+    def __init__(self, batches: Iterable[Any], num_classes: int | None, unwanted: set[int]) -> None:
+        self._batches = batches
+        self._num_classes = num_classes
+        self._unwanted = unwanted
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return map(self._checked, self._batches)
+
+    def _checked(self, batch: Any) -> tuple[Tensor, Tensor]:
+        images, labels = checked_batch(batch)
+        if labels.is_floating_point() or labels.is_complex():
+            raise UsageError(
+                f"The labels of a batch are {labels.dtype} of shape {tuple(labels.shape)}; give class indices, a whole "
+                "number for each image."
+            )
+        if labels.shape[1:] == (1,):
+            labels = labels.squeeze(1)
+        labels = labels.to(torch.int64)
+        # With a label to a pixel, some may stand for no class.
+        if labels.ndim == 1 and len(labels) and self._num_classes is not None:
+            for label in (int(labels.min()), int(labels.max())):
+                if not 0 <= label < self._num_classes:
+                    raise UsageError(
+                        f"A batch has the label {label}, but the model has classes 0 to {self._num_classes - 1}."
+                    )
+        if self._unwanted:
+            self._warn(labels)
+        return images, labels
+
+    def _warn(self, labels: Tensor) -> None:
+        found = torch.isin(labels, torch.tensor(list(self._unwanted), device=labels.device))
+        if found.any():
+            self._unwanted.clear()
+            warnings.warn(
+                f"The images to retain hold class {int(labels[found][0])}, which the model was made to forget before; "
+                "training on them teaches it again, so leave them out.",
+                stacklevel=2,
+            )
+
+
+class _SizedOwn(_Own):
+    """The same with a length, which training needs."""
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
 
 
 class _Chain:
@@ -254,9 +356,33 @@ class ForgetRequest:
         """Whether labels belong to pixels."""
         return isinstance(self.forget, Scenes)
 
-    def grant(self, needs: tuple[Need, ...], *, name: str) -> Granted:
-        """What the method ``name`` may see, having declared ``needs``."""
-        return Granted(self, needs, name)
+    def without(self, classes: Collection[int]) -> ForgetRequest:
+        """The same request with no image of ``classes`` to retain or to validate on, where those are splits."""
+
+        def rest(images: Any) -> Any:
+            if not classes or not isinstance(images, ImageSplit):
+                return images
+            return images.take(np.flatnonzero(~np.isin(images.labels, list(classes))))
+
+        return replace(self, retain=rest(self.retain), validation=rest(self.validation))
+
+    def grant(
+        self,
+        needs: tuple[Need, ...],
+        *,
+        name: str,
+        num_classes: int | None = None,
+        forgotten_before: Collection[int] = (),
+    ) -> Granted:
+        """What a method may see.
+
+        Args:
+            needs: what it has declared.
+            name: what it is called.
+            num_classes: how many scores the model has, where that is known.
+            forgotten_before: the classes that earlier requests took from the model.
+        """
+        return Granted(self, needs, name, num_classes=num_classes, forgotten_before=forgotten_before)
 
 
 _MEANING: dict[str, str] = {
@@ -270,10 +396,20 @@ _MEANING: dict[str, str] = {
 class Granted:
     """A request as a method sees it: reading what it did not declare raises, and so does what is missing."""
 
-    def __init__(self, request: ForgetRequest, needs: tuple[Need, ...], name: str) -> None:
+    def __init__(
+        self,
+        request: ForgetRequest,
+        needs: tuple[Need, ...],
+        name: str,
+        *,
+        num_classes: int | None = None,
+        forgotten_before: Collection[int] = (),
+    ) -> None:
         self._request = request
         self._needs = needs
         self._name = name
+        self._num_classes = num_classes
+        self._unwanted = set(forgotten_before)
 
     @property
     def classes(self) -> ClassRequest:
@@ -283,17 +419,17 @@ class Granted:
     @property
     def forget(self) -> Images:
         """Training images of the forgotten classes."""
-        return Images(self._read("forget"), mirrors=self._request.mirrors)
+        return self._images_of("forget")
 
     @property
     def retain(self) -> Images:
         """Training images of the other classes."""
-        return Images(self._read("retain"), mirrors=self._request.mirrors)
+        return self._images_of("retain", unwanted=self._unwanted)
 
     @property
     def validation(self) -> Images:
         """Images that were not trained on."""
-        return Images(self._read("validation"), mirrors=self._request.mirrors)
+        return self._images_of("validation", unwanted=self._unwanted)
 
     @property
     def build(self) -> Callable[[], nn.Module]:
@@ -315,6 +451,9 @@ class Granted:
         """Raise for the first thing that is needed and missing."""
         for need in self._needs:
             self._read(need)
+
+    def _images_of(self, need: Need, *, unwanted: set[int] | None = None) -> Images:
+        return Images(self._read(need), mirrors=self._request.mirrors, num_classes=self._num_classes, unwanted=unwanted)
 
     def _read(self, need: Need) -> Any:
         if need not in self._needs:

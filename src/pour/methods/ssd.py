@@ -13,6 +13,7 @@ from pour.methods.request import Need
 from pour.models.head import evaluating
 from pour.models.tap import checked_batches
 from pour.training.loop import classification_loss
+from pour.training.step import trainable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,7 +70,7 @@ class Ssd(Method):
 
 def importance(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     """The mean over batches of each parameter's squared gradient of the batch's mean cross-entropy."""
-    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    parameters = trainable(model)
     total = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     count = 0
     with evaluating(model):

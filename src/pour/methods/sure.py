@@ -20,6 +20,7 @@ from pour.models.head import find_head
 from pour.models.output import scores_of
 from pour.models.tap import tap_features, to_unit
 from pour.training.loop import BatchNormMode
+from pour.training.step import trainable
 
 if TYPE_CHECKING:
     from pour.methods.request import Granted
@@ -71,6 +72,8 @@ class Sure(IterativeMethod):
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Train ``model`` and a domain classifier against each other."""
+        # The classifier's parameters would hide that the model has none to train.
+        trainable(model)
         retain, forget, validation = (
             as_epochs(images.training(run, batch_size=self.batch_size, augment=self.augment, salt=salt), run)
             for salt, images in enumerate((request.retain, request.forget, request.validation))

@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pour.errors import UsageError
 from pour.models.head import find_head
 from pour.models.history import head_name
+from pour.models.projected import ProjectedHead, masked_score
 from pour.models.surgery import copy_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pour.methods.request import Granted
     from pour.training.run import Run
 
-__all__ = ["divergence", "fresh_model", "frozen_copy", "without_dropout"]
+__all__ = ["divergence", "fresh_model", "frozen_copy", "unmasked", "without_dropout"]
 
 
 def frozen_copy(model: nn.Module, run: Run) -> nn.Module:
@@ -29,16 +31,28 @@ def frozen_copy(model: nn.Module, run: Run) -> nn.Module:
 
 @contextlib.contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Let nothing be dropped while the block runs: a student that must match features cannot match noise."""
-    layers = [module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
-    shares = [layer.p for layer in layers]
-    for layer in layers:
-        layer.p = 0.0
+    """Let nothing be dropped while the block runs: a student that must match features cannot match noise.
+
+    Neither activations nor whole branches (the DropPath of timm and transformers, torchvision's StochasticDepth).
+    """
+    shares = [
+        (module, name, getattr(module, name))
+        for module in model.modules()
+        if isinstance(module, nn.modules.dropout._DropoutNd) or _drops_branches(module)
+        for name in ("p", "drop_prob")
+        if isinstance(getattr(module, name, None), float | int)
+    ]
+    for module, name, _ in shares:
+        setattr(module, name, 0.0)
     try:
         yield
     finally:
-        for layer, share in zip(layers, shares, strict=True):
-            layer.p = share
+        for module, name, share in shares:
+            setattr(module, name, share)
+
+
+def _drops_branches(module: nn.Module) -> bool:
+    return any(kind in type(module).__name__ for kind in ("DropPath", "StochasticDepth"))
 
 
 def fresh_model(model: nn.Module, request: Granted, run: Run) -> nn.Module:
@@ -53,11 +67,28 @@ def fresh_model(model: nn.Module, request: Granted, run: Run) -> nn.Module:
     return fresh
 
 
+def unmasked(model: nn.Module, run: Run) -> Callable[[Tensor], Tensor]:
+    """What leaves the scores (n, C, ...) of masked classes out; where ``model`` has none, all stay as they are.
+
+    A masked class scores -1e15, beside which a product or a divergence of the other scores is nothing.
+    """
+    head = find_head(model)
+    masked: set[int] = set()
+    if isinstance(head.module, ProjectedHead) and head.module.forgotten_logit == "mask":
+        masked.update(head.module.forgotten)
+    if head.bias is not None:
+        # Folded, a mask is a bias, which training may have moved a little.
+        masked.update((head.bias < masked_score(head.bias.dtype) / 2).nonzero().flatten().tolist())
+    if not masked:
+        return lambda scores: scores
+    kept = torch.tensor([label for label in range(head.num_classes) if label not in masked], device=run.torch_device)
+    return lambda scores: scores.index_select(1, kept)
+
+
 def divergence(teacher: Tensor, student: Tensor, *, temperature: float = 1.0) -> Tensor:
     """T^2 KL(softmax(teacher / T) || softmax(student / T)), averaged over the batch, of scores (n, C, ...).
 
     Example:
-        >>> import torch
         >>> divergence(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 2.0]])).item()
         0.4337...
     """

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from pour.errors import UsageError
 from pour.methods.contract import Method, get_method, list_methods
+from pour.methods.forget_only import forgotten_before
 from pour.methods.request import ForgetRequest
 from pour.models import history as cards
-from pour.models.classes import check_data, resolve_classes
+from pour.models.classes import check_data, names_of_scores, resolve_classes
 from pour.models.head import find_head
 from pour.models.registry import rebuild
 from pour.models.state import digest
@@ -59,6 +60,8 @@ def request_of(
 ) -> ForgetRequest:
     """The request of ``splits``, with what ``method`` needs beside images: a fresh model, held-out images.
 
+    Images of classes that the model was made to forget before are left out: they would teach those again.
+
     Args:
         splits: what to forget, and the data.
         method: a tenth of the training images is held out where it asks for validation images and the data have none;
@@ -74,7 +77,8 @@ def request_of(
         build = functools.partial(rebuild, architecture)
     if "validation" in method.needs and splits.validation is None:
         splits = splits.holdout(_HELD_OUT, seed)
-    return ForgetRequest.of(splits, build=build, recipe=None if recipe is None else get_recipe(recipe))
+    request = ForgetRequest.of(splits, build=build, recipe=None if recipe is None else get_recipe(recipe))
+    return request.without(forgotten_before(model))
 
 
 def unlearn(
@@ -134,12 +138,15 @@ def carry_out(
     run = dataclasses.replace(run, history=[])
     original = cards.unwrap(model)
     found = find_head(original, head=head)
-    names = cards.class_names(original)
+    names = names_of_scores(original, found.num_classes)
     classes = resolve_classes(request.classes, num_classes=found.num_classes, class_names=names)
     if request.pixelwise and not method.pixelwise:
         able = ", ".join(info.name for info in list_methods() if get_method(info.name).pixelwise)
         raise UsageError(f"{method.name} takes a label to an image, not to a pixel; on scenes use one of {able}.")
-    granted = request.grant(method.needs, name=method.name)
+    gone = forgotten_before(original)
+    granted = request.without(gone).grant(
+        method.needs, name=method.name, num_classes=found.num_classes, forgotten_before=gone
+    )
     granted.check()
 
     started = time.perf_counter()

@@ -99,14 +99,19 @@ class Unsir(IterativeMethod):
 
         noise = _NoiseBatches(images, labels, noise_size, len(retained), run.seed)
         self.train(model, Together(retained, noise), impair, run)
-        whole = as_epochs(request.retain.sample(wanted, run, batch_size=self.batch_size), run)
+        # BatchNorm may not take a single image; the impairment's batches hold noise as well.
+        norms = (isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+        alone = self.batch_norm == "frozen" or not any(norms)
+        whole = as_epochs(request.retain.sample(wanted, run, batch_size=self.batch_size, alone=alone), run)
         self.train(model, whole, classification_loss, run, lr=self.repair_lr)
         return model
 
     def _noise(self, model: nn.Module, classes: tuple[int, ...], request: Granted, run: Run) -> tuple[Tensor, Tensor]:
         """Noise images in the pixel range's units and their labels, the classes in equal parts."""
         frozen = frozen_copy(model, run)
-        shape = next(iter(request.retain.sample(1, run)))[0].shape[1:]
+        retained = request.retain
+        retained.check_unit(self.name)
+        shape = next(iter(retained.sample(1, run)))[0].shape[1:]
         noise = _Noise(self.batch_size, shape)
         labels = torch.tensor(classes, device=run.torch_device).repeat(self.batch_size)[: self.batch_size]
 

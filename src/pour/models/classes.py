@@ -14,7 +14,7 @@ from pour.models import history as cards
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ClassRequest", "check_data", "resolve_classes"]
+__all__ = ["ClassRequest", "check_data", "names_of_scores", "resolve_classes"]
 
 ClassRequest = Sequence[int | str] | int | str
 """One class or several, each an index or a name."""
@@ -103,6 +103,15 @@ def _index_of_name(name: str, num_classes: int, class_names: Sequence[str] | Non
     shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
     hint = f"did you mean {by_lower[close[0]]!r}?" if close else f"the classes are {shown}."
     raise UsageError(f"There is no class called {name!r}; {hint}")
+
+
+def names_of_scores(model: nn.Module, num_classes: int) -> tuple[str, ...] | None:
+    """The model's class names, or None where there is not one for each of its ``num_classes`` scores.
+
+    A transformers configuration may still list the classes of an earlier head.
+    """
+    names = cards.class_names(model)
+    return names if names is not None and len(names) == num_classes else None
 
 
 def check_data(model: nn.Module, *, channels: int, names: Sequence[str]) -> None:

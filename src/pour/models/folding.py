@@ -18,7 +18,7 @@ from pour.models.projected import ProjectedHead, masked_score
 from pour.models.state import digest
 from pour.models.surgery import copy_model, swap_module
 
-__all__ = ["fold"]
+__all__ = ["fold", "is_affine"]
 
 _ROWS_AT_ONCE = 1024
 
@@ -88,7 +88,7 @@ def _check_foldable(model: nn.Module, name: str) -> None:
             f"The head {name!r} computes its weight (a parametrization such as weight norm), so nothing can be folded "
             "into it; make it plain with torch.nn.utils.parametrize.remove_parametrizations before forgetting."
         )
-    if not _is_affine(layer):
+    if not is_affine(layer):
         raise UsageError(
             f"The head {name!r} is a {type(layer).__name__} that computes more than W z + b, so nothing can be folded "
             "into it; keep the projected model as it is."
@@ -109,7 +109,7 @@ def _check_foldable(model: nn.Module, name: str) -> None:
 
 
 @torch.no_grad()
-def _is_affine(layer: nn.Linear | nn.Conv2d) -> bool:
+def is_affine(layer: nn.Linear | nn.Conv2d) -> bool:
     """Whether a subclass with a forward of its own (a cosine classifier, say) still gives ``W z + b``."""
     if type(layer).forward in (nn.Linear.forward, nn.Conv2d.forward):
         return True

@@ -13,7 +13,7 @@ from pour.geometry.eraser import Eraser
 from pour.geometry.fitter import ProjectorFitter
 from pour.geometry.projector import Projector
 from pour.models import history as cards
-from pour.models.classes import ClassRequest, resolve_classes
+from pour.models.classes import ClassRequest, names_of_scores, resolve_classes
 from pour.models.dual import find_image_projection
 from pour.models.dualforget import forget_embedding
 from pour.models.head import Example, Head, evaluating, find_head
@@ -98,10 +98,7 @@ def forget(
     found = find_head(model, head=head, example=example)
     _check_finite(found)
     before = found.module if isinstance(found.module, ProjectedHead) else None
-    names = cards.class_names(model)
-    if names is not None and len(names) != found.num_classes:
-        # A transformers configuration may still list the classes of an earlier head.
-        names = None
+    names = names_of_scores(model, found.num_classes)
     indices: tuple[int, ...] = ()
     if classes is not None:
         already = before.forgotten if before is not None else ()

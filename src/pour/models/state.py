@@ -56,12 +56,15 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Read plain tensors from a ``.safetensors`` file or a ``.pt``/``.pth`` state dict; nothing else is unpickled.
 
     A state dict nested under ``state_dict`` or ``model`` is taken out, and the ``module.`` that parallel
-    training puts before every name is removed.
+    training puts before every name is removed; but a file that pour wrote keeps its names, which its digest is of.
     """
     path = Path(path)
     if not path.is_file():
         raise UsageError(f"There is no file {path}; check the path.")
-    return _strip_prefixes(_read_torch(path) if is_torch_file(path) else _read_safetensors(path))
+    if is_torch_file(path):
+        return _strip_prefixes(_read_torch(path))
+    state, metadata = _read_safetensors(path)
+    return state if "pour" in metadata else _strip_prefixes(state)
 
 
 def is_torch_file(path: Path) -> bool:
@@ -72,10 +75,11 @@ def is_torch_file(path: Path) -> bool:
         return file.read(9)[8:] != b"{"
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            return state, file.metadata() or {}
     except (SafetensorError, OSError, ValueError) as error:
         raise unreadable(path, error) from error
 

@@ -17,9 +17,10 @@ _EXPLOSION = 100.0
 
 
 class DivergenceGuard:
-    """Raises when a loss is not finite, or a hundred times larger than the largest of the first five.
+    """Raises when a loss is not finite, or a hundred times larger than the largest of the first five (and than 1).
 
-    The sign is ignored, so that an ascent, whose loss falls without end, is caught as well.
+    Of the first five, each is held against those before it. The sign is ignored, so that an ascent, whose loss falls
+    without end, is caught as well.
 
     Example:
         >>> guard = DivergenceGuard()
@@ -39,10 +40,11 @@ class DivergenceGuard:
                 raise DivergenceError(
                     f"The loss became {loss} at step {step} (learning rate {rate:.3g}); use a smaller learning rate."
                 )
-            if step < _FIRST_STEPS:
-                self._scale = max(self._scale, abs(loss))
-            elif abs(loss) > _EXPLOSION * self._scale:
+            # No step has been taken before the first loss, so it cannot have exploded.
+            if step > 0 and abs(loss) > _EXPLOSION * self._scale:
                 raise DivergenceError(
                     f"The loss exploded to {loss:.3g} at step {step} (learning rate {rate:.3g}); "
                     "use a smaller learning rate."
                 )
+            if step < _FIRST_STEPS:
+                self._scale = max(self._scale, abs(loss))

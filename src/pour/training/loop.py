@@ -19,7 +19,7 @@ from pour.models.tap import to_unit
 from pour.training.compiling import compiled_encoder
 from pour.training.guard import DivergenceGuard
 from pour.training.schedule import learning_rate
-from pour.training.step import TrainingStep, make_optimizer
+from pour.training.step import TrainingStep, make_optimizer, trainable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -175,11 +175,8 @@ def _scheduled(recipe: Recipe, total: int) -> Callable[[int], float]:
 
 def _by_factor(model: nn.Module, lr_factor: Callable[[str], float] | None) -> dict[float, list[nn.Parameter]]:
     parameters: dict[float, list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            parameters.setdefault(1.0 if lr_factor is None else lr_factor(name), []).append(parameter)
-    if not parameters:
-        raise UsageError("The model has no parameter that may be trained; set requires_grad on some.")
+    for name, parameter in trainable(model).items():
+        parameters.setdefault(1.0 if lr_factor is None else lr_factor(name), []).append(parameter)
     return parameters
 
 

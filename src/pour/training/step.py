@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from pour.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -17,12 +19,20 @@ if TYPE_CHECKING:
 
     from pour.training.recipes import Recipe
 
-__all__ = ["TrainingStep", "make_optimizer"]
+__all__ = ["TrainingStep", "make_optimizer", "trainable"]
 
 # Steps run one kernel at a time before capture: they compile, choose algorithms and make the optimiser's buffers.
 _STEPS_BEFORE_CAPTURE = 3
 # A graph holds the memory of a whole step, so batches of many sizes must not each keep one.
 _MOST_GRAPHS = 6
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that may move, by name; at least one."""
+    found = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not found:
+        raise UsageError("The model has no parameter that may be trained; set requires_grad on some.")
+    return found
 
 
 def make_optimizer(
