@@ -445,6 +445,82 @@ def test_a_table_replaces_files_only_when_told(tmp_path):
     assert "POUR-P" in out.read_text()
 
 
+def test_a_model_is_not_written_to_the_facts_beside_it(tmp_path, files):
+    out = tmp_path / "m.json"
+    for command in (["train"], ["unlearn", files[0], *FORGET], ["train", "--data", "camvid"]):
+        assert "m.json is for the facts that are written beside a model" in refusal(*command, "--out", out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *(
+            ["--seeds", 2],
+            ["--methods", "pour-p"],
+            ["--forget", 3],
+            ["--jobs", 2],
+            ["--device", "cpu"],
+            ["--root", "x"],
+        ),
+        *(["--precision", "fp32"], ["--compile"], ["--ray", "local"], ["--tuning", "x"]),
+    ],
+)
+def test_an_export_reads_no_flags_of_a_run(tmp_path, flags):
+    grid, tar = get_experiment("digits"), tmp_path / "x.tar"
+    keep(tmp_path / "runs", grid, made_up(grid, "pour-p", forget=(3,)))
+    command = ["bench", "digits", "--out", tmp_path / "runs"]
+    assert f"{flags[0]} {UNREAD} with --export" in refusal(*command, "--export", tar, *flags)
+    assert f"--overwrite {UNREAD} without --export or --import" in refusal(*command, "--overwrite")
+    succeed(*command, "--export", tar)
+    succeed(*command, "--export", tar, "--overwrite")
+
+
+def test_what_was_done_is_told_before_the_table(tmp_path, monkeypatch):
+    grid, store = get_experiment("digits"), tmp_path / "runs"
+    stale = made_up(grid, "delete-tuned", forget=(3,), models="b")
+    keep(store, grid, made_up(grid, "pour-p", forget=(3,)), stale)
+    outcome = Outcome(out=store, done=4, kept=2, failed=("scrub-common, seed 0: It diverged.",))
+    monkeypatch.setattr("pour.bench.run_experiment", lambda *_, **__: outcome)
+    done = call("bench", "digits", "--out", store)
+    assert isinstance(done.exception, UsageError)
+    assert "with --seeds 0, --forget airplane and without --methods" in str(done.exception)
+    assert "4 cells made, 2 were there" in done.output
+    assert "failed: scrub-common" in done.output
+
+
+def test_a_class_named_twice_has_one_table(tmp_path, monkeypatch):
+    grid, store = get_experiment("digits"), tmp_path / "runs"
+    keep(store, grid, made_up(grid, "pour-p", forget=(3,)))
+    outcome = Outcome(out=store, done=0, kept=1, failed=())
+    monkeypatch.setattr("pour.bench.run_experiment", lambda *_, **__: outcome)
+    done = succeed("bench", "digits", "--out", store, "--forget", 3, "--forget", 3)
+    assert done.stdout.count("digits, resnet-digits") == 1
+
+
+def test_a_file_is_no_folder_for_trials(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    assert "file is a file; give a folder" in refusal("tune", "digits", "--device", "cpu", "--out", tmp_path / "file")
+
+
+def test_names_of_classes_are_text(tmp_path):
+    (tmp_path / "names.txt").write_bytes(b"n1 caf\xe9\n")
+    sentence = refusal("bench", "zeroshot", "--names", tmp_path / "names.txt", "--out", tmp_path / "runs")
+    assert "names.txt is no text in UTF-8" in sentence
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path):
+    model = pour.build_model("resnet-digits", 10, **GREY)
+    pour.models.set_class_names(model, [f"[/{digit}]" for digit in range(10)])
+    file = pour.save(model, tmp_path / "original.safetensors")
+    out = tmp_path / "[bold].safetensors"
+    done = succeed("unlearn", file, "--method", "pour-p", "--forget", 3, "--out", out)
+    assert "[/3]" in done.stdout
+    assert "[bold].safetensors" in succeed("history", out).stdout
+    done = succeed("train", "--epochs", 1, "--device", "cpu", "--out", tmp_path / "[red].safetensors")
+    assert "[red].safetensors: digits" in " ".join(done.stdout.split())
+
+
 def test_a_store_beside_another(tmp_path):
     grid = get_experiment("digits")
     for name, value in (("mine", 0.25), ("yours", 0.5)):

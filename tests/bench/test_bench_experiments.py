@@ -200,6 +200,7 @@ def test_rows_are_selected_by_method_or_by_row() -> None:
 
 def test_seeds_of_the_command_line() -> None:
     assert [parse_seeds(text) for text in ("1", "2", "5,", "3, 1")] == [(0,), (0, 1), (5,), (3, 1)]
+    assert parse_seeds("1,2,1") == (1, 2), "a seed named twice counts once"
     for text in ("", "0", "a", "1,b", ",", "-1,"):
         with pytest.raises(UsageError, match="Seeds are a number of them"):
             parse_seeds(text)
@@ -237,3 +238,11 @@ def test_wrong_experiments_are_told() -> None:
         replace(experiment, columns=("acc",))
     assert len(EXPERIMENTS) == 4
     json.dumps(experiment.to_dict())
+
+
+@pytest.mark.parametrize("name", ["lr/2", "v1.run", "v1.report", "pour-p (mask)", "", "a b"])
+def test_a_row_is_called_as_a_file_can_be(name: str) -> None:
+    with pytest.raises(UsageError, match="A row cannot be called"):
+        Row(name=name, method="pour-p", setting="closed form", family="paper")
+    for good in ("v1.2", "pour-p_mask", "a+b"):
+        Row(name=good, method="pour-p", setting="closed form", family="paper")

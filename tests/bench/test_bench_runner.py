@@ -17,11 +17,14 @@ from bench_cells import small_grid
 
 import pour
 import pour.bench.attempts as attempts
+import pour.bench.shared as shared_module
 import pour.bench.work as work_module
-from pour.bench import CellKey, Outcome, Row, read_store, run_experiment
+from pour.bench import CellKey, Outcome, Row, read_store, run_experiment, tune_experiment
 from pour.bench.experiments import REFERENCES, benchmark_rows
 from pour.bench.runner import _say_where_tuning_saw_the_test, _turn
 from pour.bench.store import read_cell, seal
+from pour.bench.study import FOLLOWED, run_study
+from pour.data.dataset import ImageSplit
 from pour.errors import DivergenceError, UsageError
 
 if TYPE_CHECKING:
@@ -181,6 +184,84 @@ def test_results_without_models_stay_unless_something_is_missing(store: Path, ma
     (store / mixed.key.path).write_text(seal(mixed))
     walked(store)
     assert made == ["original", "retrained", "retrained", "pour-p"], "only new models say which cell is right"
+
+
+def test_another_precision_is_refused(store: Path, made: list[object]) -> None:
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    for work in (walked, run_studied, tuned_there):
+        with pytest.raises(UsageError, match=r"another precision \(fp32, not bf16\); give another folder"):
+            work(store, precision="bf16")
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+    assert made == []
+
+
+def run_studied(out: Path, **options: Any) -> object:
+    row = Row(name="pour-p", method="pour-p", setting="closed form", family="paper")
+    followed = [Row(name=name, method=name, setting="tuned", family="paper") for name in FOLLOWED]
+    return run_study(small_grid(rows=(row, *followed)), out, device="cpu", progress=False, **options)
+
+
+def tuned_there(out: Path, **options: Any) -> object:
+    return tune_experiment(small_grid(), out, device="cpu", progress=False, **options)
+
+
+def test_the_precision_is_that_of_what_is_there(store: Path) -> None:
+    """As on a machine whose own choice is another one."""
+    for cell in read_store(store):
+        (store / cell.key.path).write_text(seal(replace(cell, precision="bf16")))
+    for facts in (store / "models").rglob("*.json"):
+        facts.write_text(json.dumps({**json.loads(facts.read_text()), "precision": "bf16"}))
+    (store / "cells" / "forget-3" / "seed-0" / "delete-tuned.json").unlink()
+    assert walked(store).done == 1
+    assert {cell.precision for cell in read_store(store)} == {"bf16"}
+
+
+@pytest.fixture
+def other_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digits with one test image made darker."""
+    real = shared_module.load_dataset
+
+    def darker(name: str, root: Path | None = None) -> Any:
+        dataset = real(name, root)
+        test = dataset.splits["test"]
+        images = test.images.copy()
+        images[0] //= 2
+        return replace(dataset, splits={**dataset.splits, "test": ImageSplit(images, test.labels)})
+
+    monkeypatch.setattr(shared_module, "load_dataset", darker)
+
+
+@pytest.mark.usefixtures("other_images")
+def test_models_of_other_images_are_refused_and_their_cells_made_again(store: Path, made: list[object]) -> None:
+    with pytest.raises(UsageError, match="was trained on other images than digits has now; give another folder"):
+        walked(store)
+    assert made == []
+    shutil.rmtree(store / "models")
+    before = {cell.data for cell in read_store(store)}
+    assert walked(store).done == len(ROWS)
+    after = {cell.data for cell in read_store(store)}
+    assert len(after) == 1
+    assert after != before
+    assert walked(store).done == 0
+
+
+def test_results_are_there_without_the_data(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any) -> None:
+        raise UsageError("digits is not here.")
+
+    monkeypatch.setattr(shared_module, "load_dataset", missing)
+    assert walked(store).kept == len(ROWS)
+
+
+def test_what_is_named_twice_is_done_once(store: Path) -> None:
+    assert walked(store, seeds=[0, 0], forget=[3, "3"]).kept == len(ROWS)
+
+
+def test_a_file_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for work in (walked, run_studied, tuned_there):
+        with pytest.raises(UsageError, match="file is a file; give a folder for the results"):
+            work(tmp_path / "file")
 
 
 def test_a_method_that_diverges_is_a_result(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

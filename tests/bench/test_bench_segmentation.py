@@ -146,19 +146,63 @@ def test_other_options_make_the_cell_again(store, small_world, tmp_path) -> None
     assert walked(copy, small_world, grid=replace(GRID, rows=rows)).done == 2
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"epochs": 2},
-        {"limit": 6},
-        {"precision": "bf16"},
-        {"grid": replace(SHORT, enlarge=2)},
+OTHERWISE = {
+    "epochs": ({"epochs": 2}, r"another recipe \(custom of 1, not custom of 2\)"),
+    "limit": ({"limit": 6}, r"another limit \(none, not 6\)"),
+    "enlarge": ({"grid": replace(SHORT, enlarge=2)}, r"another enlarge \(1, not 2\)"),
+    "rate": (
         {"grid": replace(SHORT, recipe=SHORT.recipe.change(lr=1e-3))},
+        r"another recipe \(lr 0.005, not lr 0.001\)",
+    ),
+    "architecture": (
         {"grid": replace(SHORT, architecture="smp:fpn:tu-mobilenetv3_small_050")},
-    ],
-    ids=["epochs", "limit", "precision", "enlarge", "rate", "architecture"],
+        r"another architecture \(smp:linknet:\S+, not smp:fpn:\S+\)",
+    ),
+}
+
+
+def all_bytes(out: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [*OTHERWISE.values(), ({"precision": "bf16"}, r"another precision \(fp32, not bf16\)")],
+    ids=[*OTHERWISE, "precision"],
 )
+def test_a_store_of_a_network_that_was_trained_otherwise_is_refused(
+    short, small_world, trainings, options, words
+) -> None:
+    before = all_bytes(short)
+    with pytest.raises(UsageError, match=f"{words}; give another folder"):
+        walked(short, small_world, **{"grid": SHORT, **options})
+    assert all_bytes(short) == before
+    assert not trainings
+    assert walked(short, small_world, grid=SHORT).done == 0
+
+
+def test_a_store_of_an_earlier_version_is_refused_by_what_its_network_says(short, small_world, tmp_path) -> None:
+    told = json.loads((short / "experiment.json").read_text())
+    del told["limit"], told["weights"]
+    (short / "experiment.json").write_text(json.dumps(told))
+    with pytest.raises(UsageError, match="another limit"):
+        walked(short, small_world, grid=SHORT, limit=6)
+    facts = short / "models" / "seed-0" / "original.json"
+    older = {name: value for name, value in json.loads(facts.read_text()).items() if name != "limit"}
+    facts.write_text(json.dumps(older))
+    # What neither says is no reason to refuse: these are the results that ship with pour.
+    assert segmentation._experiment(short, {**SHORT.to_dict(), "limit": 6, "weights": None})
+    grid = scene_experiment("camvid")
+    assert segmentation._experiment(RESULTS, {**grid.to_dict(), "limit": None, "weights": "any"})
+    with pytest.raises(UsageError, match=r"another recipe \(scenes of 100, not scenes of 1\)"):
+        segmentation._experiment(
+            RESULTS, {**replace(grid, recipe=grid.recipe.change(epochs=1)).to_dict(), "limit": None, "weights": None}
+        )
+
+
+@pytest.mark.parametrize("options", [options for options, _ in OTHERWISE.values()], ids=[*OTHERWISE])
 def test_a_network_that_was_trained_otherwise_is_not_reused(short, small_world, trainings, options) -> None:
+    (short / "experiment.json").unlink()
     before = json.loads((short / "models" / "seed-0" / "original.json").read_text())
     assert walked(short, small_world, **{"grid": SHORT, **options}).done == 2
     assert len(trainings) == 1
@@ -171,6 +215,9 @@ def test_a_network_that_was_trained_otherwise_is_not_reused(short, small_world, 
 
 def test_other_weights_train_the_network_again(short, small_world, trainings, tmp_path) -> None:
     start = shutil.copy(short / "models" / "seed-0" / "original.safetensors", tmp_path / "start.safetensors")
+    with pytest.raises(UsageError, match=r"another weights \(none, not \w{12}\); give another folder"):
+        walked(short, small_world, grid=SHORT, weights=start)
+    (short / "experiment.json").unlink()
     assert walked(short, small_world, grid=SHORT, weights=start).done == 2
     assert walked(short, small_world, grid=SHORT, weights=start).done == 0
     assert len(trainings) == 1
@@ -214,10 +261,61 @@ def test_a_network_that_cannot_be_trusted_is_trained_again(short, small_world, t
 
 def test_a_cell_in_another_precision_is_made_again_where_one_is_asked_for(short, small_world, trainings) -> None:
     rewrite(short, read_store(short)[0], precision="bf16")
-    assert walked(short, small_world, grid=SHORT).done == 0
+    with pytest.raises(UsageError, match="holds results in fp32 and bf16; say with --precision"):
+        walked(short, small_world, grid=SHORT)
     assert walked(short, small_world, grid=SHORT, precision="fp32").done == 1
     assert {cell.precision for cell in read_store(short)} == {"fp32"}
     assert not trainings
+
+
+def test_the_precision_is_that_of_what_is_there(short, small_world, monkeypatch) -> None:
+    for cell in read_store(short):
+        rewrite(short, cell, precision="bf16")
+    facts = short / "models" / "seed-0" / "original.json"
+    facts.write_text(json.dumps({**json.loads(facts.read_text()), "precision": "bf16"}))
+    (short / read_store(short)[0].key.path).unlink()
+    assert walked(short, small_world, grid=SHORT).done == 1
+    assert {cell.precision for cell in read_store(short)} == {"bf16"}
+
+
+@pytest.mark.filterwarnings("ignore:.*starts from random weights")
+def test_a_network_that_cannot_be_trained_claims_no_folder(small_world, tmp_path) -> None:
+    odd = pour.save(pour.build_model("resnet-digits", 10, in_channels=1), tmp_path / "odd.safetensors")
+    with pytest.raises(UsageError):
+        walked(tmp_path / "s", small_world, grid=SHORT, weights=odd)
+    assert not (tmp_path / "s" / "experiment.json").exists()
+
+
+def test_a_diverged_network_is_a_failed_cell(short, small_world, monkeypatch) -> None:
+    """Neither weights that are not finite nor an audit that refuses stop the grid; an original that fails does."""
+    real = attempts.carry_out
+
+    def broken(*given: Any) -> Any:
+        model = real(*given)
+        next(model.parameters()).data[0] = float("nan")
+        return model
+
+    grid = replace(SHORT, rows=(*SHORT.rows, replace(GRID.rows[3], name="pour-d")))
+    monkeypatch.setattr(attempts, "carry_out", broken)
+    assert walked(short, small_world, grid=grid).failed == ("pour-d, Car: The weights are not finite.",)
+    assert not list(short.glob("overlays/*"))
+    monkeypatch.undo()
+
+    def refuses(**_: Any) -> Any:
+        raise UsageError("The scores are not finite.")
+
+    monkeypatch.setattr(segmentation, "audit_segmentation", refuses)
+    (short / CellKey((2,), 0, "pour-d").path).unlink()
+    outcome = walked(short, small_world, grid=grid)
+    assert (outcome.done, outcome.failed) == (1, ("pour-d, Car: The scores are not finite.",))
+    (short / CellKey((2,), 0, "original").path).unlink()
+    with pytest.raises(UsageError, match="scores are not finite"):
+        walked(short, small_world, grid=grid)
+
+
+def test_a_class_named_twice_is_forgotten_once(short, small_world) -> None:
+    outcome = walked(short, small_world, grid=SHORT, forget=["car", "Car"], seeds=[0, 0])
+    assert (outcome.done, outcome.kept) == (0, 2)
 
 
 def test_only_what_was_asked_for(small_world, tmp_path, store) -> None:

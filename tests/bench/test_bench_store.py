@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pour.bench import CellKey, export_store, get_experiment, import_store, read_store
-from pour.bench.store import check_unmixed, read_cell, seal, unseal, write_experiment
+from pour.bench.store import (
+    check_folder,
+    check_unmixed,
+    read_cell,
+    seal,
+    settled_precision,
+    unseal,
+    write_cell,
+    write_experiment,
+)
 from pour.errors import UsageError
 from pour.training import get_recipe
 
@@ -98,6 +107,69 @@ def test_cells_of_different_precision_or_options_are_told() -> None:
     setup = {**later.setup, "options": {**later.setup["options"], "direction": "scores"}}
     with pytest.raises(UsageError, match="cells of pour-p have different options"):
         check_unmixed([made_up(GRID, "pour-p"), replace(later, setup=setup)])
+
+
+def test_cells_that_differ_are_named_with_what_makes_them_anew() -> None:
+    cells = [made_up(GRID, row, seed=seed) for row in ("pour-p", "delete-tuned") for seed in (0, 1)]
+    stale = replace(cells[0], models={**cells[0].models, "original": "somebody else's"})
+    with pytest.raises(
+        UsageError,
+        match=r"pour-p \(seed 0, class airplane\) is unlike the other 1, so run pour bench on this store with "
+        r"--seeds 0, --forget airplane and without --methods",
+    ):
+        check_unmixed([stale, *cells[1:]])
+    others = [replace(cell, data="other images") for cell in cells[2:]]
+    told = r"delete-tuned \(seeds 0, 1, class airplane\) are unlike the other 3, .* with --seeds 0,1 --forget airplane"
+    with pytest.raises(UsageError, match=told):
+        check_unmixed([*others, *cells[:2], made_up(GRID, "finetune-tuned")])
+    with pytest.raises(
+        UsageError, match=r"precision; pour-p \(seed 0, class airplane\) is unlike the other 3, so keep"
+    ):
+        check_unmixed([replace(cells[0], precision="bf16"), *cells[1:]])
+
+
+def test_a_cell_that_fails_has_no_report_of_an_earlier_one(tmp_path: Path) -> None:
+    home, there, tar = tmp_path / "home", tmp_path / "there", tmp_path / "store.tar"
+    keep(there, GRID, CELL)
+    failed = replace(CELL, values={}, failed="It diverged.")
+    keep(home, GRID, CELL)
+    write_cell(home, failed, {}, None)
+    assert not (home / CELL.key.path).with_suffix(".report.json").exists()
+    export_store(home, tar)
+    import_store(tar, there, overwrite=True)
+    assert files(there) == files(home)
+
+
+def test_a_folder_in_a_cells_place_counts_as_absent(tmp_path: Path) -> None:
+    keep(tmp_path, GRID, CELL)
+    (tmp_path / CELL.key.path).with_name("x.json").mkdir()
+    assert read_store(tmp_path) == [CELL]
+
+
+def test_a_store_keeps_its_precision(tmp_path: Path) -> None:
+    assert settled_precision(tmp_path, None) is None
+    assert settled_precision(tmp_path, "bf16") == "bf16"
+    keep(tmp_path, GRID, replace(CELL, precision="bf16"))
+    assert settled_precision(tmp_path, None) == "bf16"
+    with pytest.raises(UsageError, match=r"another precision \(bf16, not fp32\); give another folder"):
+        settled_precision(tmp_path, "fp32")
+    with pytest.raises(UsageError, match="must be fp32 or bf16, but is 'fp64'"):
+        settled_precision(tmp_path, "fp64")  # type: ignore[arg-type]
+    beside = tmp_path / "models" / "seed-0" / "original.json"
+    beside.parent.mkdir(parents=True)
+    beside.write_text('{"precision": "fp32"}')
+    beside.with_name("damaged.json").write_text("[")
+    with pytest.raises(UsageError, match="holds results in fp32 and bf16; say with --precision"):
+        settled_precision(tmp_path, None)
+    assert settled_precision(tmp_path, "fp32") == "fp32", "which of them is to be kept"
+
+
+def test_a_store_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "runs"):
+        with pytest.raises(UsageError, match="file is a file; give a folder"):
+            check_folder(out)
+    check_folder(tmp_path / "runs")
 
 
 def test_a_store_holds_one_experiment(tmp_path: Path) -> None:

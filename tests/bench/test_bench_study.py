@@ -11,6 +11,7 @@ import pour.bench.study as study_module
 from pour.bench import get_experiment
 from pour.bench.study import FOLLOWED, run_study
 from pour.errors import UsageError
+from pour.methods import make_method
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,10 @@ def test_everything_is_written(store: Path) -> None:
     assert {"device", "commit"} <= set(found["circumstances"])
     stored = json.loads((store / "study" / "separation.json").read_text())
     separation = stored["result"]
-    assert stored["setup"]["options"]["pour-p"] == {"forgotten_logit": "keep"}, "the paper's form"
+    assert stored["setup"]["options"]["pour-p"]["forgotten_logit"] == "keep", "the paper's form"
+    for method in ("pour-p", *FOLLOWED):
+        assert set(stored["setup"]["options"][method]) == set(make_method(method).options()), "defaults are written out"
+    assert found["setup"]["options"] == stored["setup"]["options"]["delete"]
     assert [entry["label"] for entry in separation["classes"]] == [0, 3, 8]
     assert set(separation["correlation"]) == {"pour-p", *FOLLOWED}
     assert "<svg" in (store / "study" / "study.svg").read_text()

@@ -172,6 +172,26 @@ def test_goes_on_where_it_stopped(
     assert stored["trials"][stored["best"]]["options"] == other_seed.options
 
 
+def test_another_default_is_another_trial(
+    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def tried(*given: Any) -> Trial:
+        seen.append(given[3])
+        return Trial(options=given[3], weight_change=1.0, forget_accuracy=0.0)
+
+    monkeypatch.setattr(tuning, "_try", tried)
+    first = tuned(digits_original, digits_splits, "delete", tmp_path)
+    tuned(digits_original, digits_splits, "delete", tmp_path)
+    count, real = len(seen), tuning.make_method
+    assert count == len(first.trials)
+    monkeypatch.setattr(tuning, "make_method", lambda name, **options: real(name, **{"momentum": 0.123, **options}))
+    tuned(digits_original, digits_splits, "delete", tmp_path)
+    assert len(seen) == 2 * count
+    assert "momentum" not in first.trials[0].options, "a result names what was searched"
+
+
 def test_a_diverging_trial_is_a_trial(
     digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

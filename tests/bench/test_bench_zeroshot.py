@@ -156,8 +156,43 @@ def test_other_images_make_the_cells_again(
 def test_a_cell_in_another_precision_is_made_again_where_one_is_asked_for(copy: Path, text_file: Path) -> None:
     cell = read_store(copy)[0]
     (copy / cell.key.path).write_text(seal(replace(cell, precision="bf16")))
-    assert run(copy, text_file).done == 0
+    with pytest.raises(UsageError, match="holds results in fp32 and bf16; say with --precision"):
+        run(copy, text_file)
     assert run(copy, text_file, precision="fp32").done == 1
+    with pytest.raises(UsageError, match=r"another precision \(fp32, not bf16\); give another folder"):
+        run(copy, text_file, precision="bf16")
+
+
+def test_a_store_of_another_recipe_or_encoder_is_refused(copy: Path, text_file: Path) -> None:
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    for options, words in (
+        ({"recipe": get_recipe("digits").change(epochs=1)}, r"another recipe \(digits of 6, not digits of 1\)"),
+        ({"arch": "clip-resnet18"}, "another architecture"),
+    ):
+        with pytest.raises(UsageError, match=f"{words}.*; give another folder"):
+            run(copy, text_file, **options)
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+    told = json.loads((copy / "experiment.json").read_text())
+    del told["recipe"]
+    (copy / "experiment.json").write_text(json.dumps(told))
+    with pytest.raises(UsageError, match="another recipe"):
+        run(copy, text_file, recipe=get_recipe("digits").change(epochs=1))
+    assert run(copy, text_file).kept == 12
+
+
+def test_the_results_that_ship_with_pour_are_of_the_default_command() -> None:
+    models = zeroshot_models.ZeroShotModels(
+        out=Path(__file__).parents[2] / "results" / "zeroshot", arch="clip-resnet18", data="cifar100", root=None,
+        recipe=get_recipe("fast"), text=None, names={}, device="cpu", precision=None, progress=False,
+    )  # fmt: skip
+    assert zeroshot._experiment(models, ((0,),), ROWS)["recipe"]["epochs"] == 60
+    with pytest.raises(UsageError, match=r"another recipe \(fast of 60, not fast of 1\)"):
+        zeroshot._experiment(replace(models, recipe=get_recipe("fast").change(epochs=1)), ((0,),), ROWS)
+
+
+def test_a_concept_named_twice_is_forgotten_once(copy: Path, text_file: Path) -> None:
+    outcome = run(copy, text_file, forget=["3", 3, "8"], seeds=(0, 0))
+    assert (outcome.done, outcome.kept) == (0, 12)
 
 
 def test_a_store_of_another_experiment_is_refused(tmp_path: Path, text_file: Path) -> None:
@@ -330,5 +365,6 @@ def test_wrong_use_is_said_in_a_sentence(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=match):
             run_zero_shot(tmp_path / "runs", arch=arch, data="digits", transfer=None, forget=["3"], progress=False)
+    assert not (tmp_path / "runs" / "experiment.json").exists()
     with pytest.raises(UsageError, match="no class of digits"):
         run_zero_shot(tmp_path / "other", data="digits", names={"x": "y"}, progress=False)

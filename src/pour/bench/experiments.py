@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -50,6 +51,8 @@ nothing to tune."""
 Family = Literal["reference", "paper", "control", "relative"]
 """Why a row is in the table."""
 
+# What exported stores may hold.
+_ROW_NAME = re.compile(r"[\w.+-]+")
 REFERENCES = ("original", "retrained", "ceiling")
 """Rows that are models of the experiment themselves; the ceiling is a second retrained seed."""
 PAPER = (
@@ -83,7 +86,7 @@ class Row:
     """One line of the table: a method with its options, or one of the experiment's own models."""
 
     name: str
-    """Unique in the experiment; also the name of its files."""
+    """Unique in the experiment; also the name of its files, so letters, digits and ``_.+-``."""
     method: str | None
     """A name from :func:`pour.list_methods`; None for a reference."""
     setting: Setting
@@ -96,6 +99,13 @@ class Row:
     """The classes that tuning forgot when it chose the options."""
     tuned_with: int | None = None
     """The seed of that tuning."""
+
+    def __post_init__(self) -> None:
+        if not _ROW_NAME.fullmatch(self.name) or self.name.endswith((".run", ".report")):
+            raise UsageError(
+                f"A row cannot be called {self.name!r}, because its files are called so; use letters, digits and _ . + "
+                "-, and neither .run nor .report at the end."
+            )
 
     def resolved(self) -> dict[str, Any]:
         """All options by name, the defaults included."""
@@ -363,4 +373,4 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         raise UsageError(f"Seeds are a number of them (3) or a list (1,2), but are {text!r}.") from error
     if not numbers or min(numbers) < 0 or ("," not in text and numbers[0] < 1):
         raise UsageError(f"Seeds are a number of them (3) or a list (1,2), but are {text!r}.")
-    return tuple(numbers) if "," in text else tuple(range(numbers[0]))
+    return tuple(dict.fromkeys(numbers)) if "," in text else tuple(range(numbers[0]))

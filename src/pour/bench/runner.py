@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 from pour._progress import ProgressBar
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.shared import ModelKey, SharedModels
-from pour.bench.store import CellKey, read_cell, read_experiment, write_experiment
+from pour.bench.store import (
+    CellKey,
+    check_folder,
+    read_cell,
+    read_experiment,
+    settled_precision,
+    write_experiment,
+)
 from pour.bench.work import CACHE, ROLES, CellWorker, Work, cell_setup
 from pour.bench.workers import crew
 from pour.errors import PourError, UsageError
@@ -62,8 +69,9 @@ def run_experiment(
     """Make every cell of a grid that is not in the store yet.
 
     The same call goes on where it was stopped, killed ones included. A cell counts as done while its file is whole,
-    its options are the ones asked for and its original and retrained models are those of the store; where a seed's
-    models have changed, its cells are made again.
+    its options are the ones asked for, its images are those of the dataset and its original and retrained models are
+    those of the store; where a seed's models have changed, its cells are made again. Models that were trained on other
+    images, or in another precision than is asked for, are refused.
 
     Args:
         experiment: one of ours by name, or your own.
@@ -73,7 +81,8 @@ def run_experiment(
         seeds: instead of the experiment's.
         forget: instead of the experiment's requests: classes by name or index, or lists of them to forget together.
         device: where to compute, by default the GPU where there is one.
-        precision: fp32 or bf16; by default bf16 on a GPU that has it, and whatever the cells that are there used.
+        precision: fp32 or bf16; by default what the cells and models that are there have, else bf16 on a GPU that has
+            it.
         jobs: cells side by side. On a CPU each uses all threads of torch; set OMP_NUM_THREADS for fewer.
         ray: the address of a Ray cluster whose machines all see ``out`` and the data; "local" starts one here.
         compile: let methods compile the encoders they train, which pays for a whole grid on a GPU.
@@ -83,21 +92,22 @@ def run_experiment(
     if jobs < 1:
         raise UsageError(f"The number of jobs must be at least 1, but is {jobs}.")
     folder = Path(out).resolve()
+    check_folder(folder)
     work = Work(
         experiment=grid,
         out=folder,
         root=None if root is None else Path(root),
         # With Ray it is the workers that have the device.
         device=device if ray is not None else str(resolve_device(device)),
-        precision=precision,
+        precision=settled_precision(folder, precision),
         compile=compile,
     )
-    shared = SharedModels(grid, folder, work.root, work.device, precision)
+    shared = SharedModels(grid, folder, work.root, work.device, work.precision)
     asked = replace(
         grid,
         rows=grid.select(methods),
-        seeds=grid.seeds if seeds is None else tuple(seeds),
-        forget=grid.forget if forget is None else _requests(forget, shared),
+        seeds=tuple(dict.fromkeys(grid.seeds if seeds is None else seeds)),
+        forget=tuple(dict.fromkeys(grid.forget if forget is None else _requests(forget, shared))),
     )
     claim(shared)
     _say_where_tuning_saw_the_test(asked)
@@ -223,7 +233,7 @@ class _Group:
         return [key for key in keys if shared.ready(key) is None]
 
     def pending(self, shared: SharedModels) -> list[CellKey]:
-        """The cells that are missing, damaged, of other options or of other models, in the order of the rows."""
+        """The cells that are missing, damaged, of other options, images or models, in the order of the rows."""
         keys = {CellKey(self.forget, self.seed, row.name): row for row in self.rows}
         found = {key: read_cell(shared.out, key) for key in keys}
         good = {
@@ -232,6 +242,7 @@ class _Group:
             if cell is not None
             and cell.setup == cell_setup(shared.experiment, keys[key], key, **shared.experiment.start)
             and shared.precision in (None, cell.precision)
+            and shared.data_here in (None, cell.data)
         }
         there = {role: shared.ready(ModelKey.of(self.seed, role, self.forget)) for role in ROLES}
         for role, on_disk in there.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 import time
 from dataclasses import asdict, dataclass, replace
@@ -20,9 +21,21 @@ from pour._version import __version__
 from pour.auditing.scenes import draw_pixels
 from pour.auditing.segmentation import audit_segmentation
 from pour.bench.attempts import attempt
+from pour.bench.choosing import relative_change
 from pour.bench.runner import Outcome
 from pour.bench.segmentation_experiment import SceneExperiment, scene_experiment
-from pour.bench.store import EXPERIMENT_FILE, Cell, CellKey, read_cell, read_experiment, write_cell
+from pour.bench.store import (
+    EXPERIMENT_FILE,
+    Cell,
+    CellKey,
+    check_folder,
+    model_facts,
+    read_cell,
+    read_experiment,
+    refuse_other,
+    settled_precision,
+    write_cell,
+)
 from pour.bench.work import cell_setup, measured
 from pour.data.registry import load_segmentation
 from pour.data.scenes import Scenes
@@ -51,6 +64,8 @@ if TYPE_CHECKING:
 __all__ = ["run_scenes"]
 
 _OVERLAYS = ("pour-p", "pour-d")
+# What decides how the networks of a store came about.
+_OF_THE_NETWORK = ("dataset", "architecture", "recipe", "enlarge", "limit", "weights")
 
 
 def run_scenes(
@@ -73,7 +88,8 @@ def run_scenes(
 
     The same call goes on where it was stopped. The network counts as there while its file is whole and was trained in
     the same way from the same weights on the same images; else it is trained again. A cell counts as done while its
-    file is whole, its options and images are the ones asked for and its original is that of the store.
+    file is whole, its options and images are the ones asked for and its original is that of the store. A store whose
+    network, recipe, weights, number of images or precision is another one is refused.
 
     Args:
         experiment: one of ours by name, or your own.
@@ -87,18 +103,19 @@ def run_scenes(
         limit: read only so many images of each split.
         pixels: how many pixels to draw on each side for CKA and RUS.
         device: where to compute, by default the GPU where there is one.
-        precision: fp32 or bf16; by default bf16 on a GPU that has it, and whatever the network and cells that are
-            there used. The audit is always in fp32.
+        precision: fp32 or bf16; by default what the network and cells that are there have, else bf16 on a GPU that
+            has it. The audit is always in fp32.
         progress: show a progress bar.
     """
     grid = scene_experiment(experiment) if isinstance(experiment, str) else experiment
     grid = replace(
         grid,
         recipe=grid.recipe.change(epochs=epochs),
-        seeds=grid.seeds if seeds is None else tuple(seeds),
+        seeds=tuple(dict.fromkeys(grid.seeds if seeds is None else seeds)),
         forget=grid.forget if forget is None else tuple(forget),
     )
     folder = Path(out)
+    check_folder(folder)
     bench = _Bench(
         grid=grid,
         out=folder,
@@ -108,12 +125,17 @@ def run_scenes(
         limit=limit,
         pixels=pixels,
         device=device,
-        precision=precision,
+        precision=settled_precision(folder, precision),
         progress=progress,
     )
     rows = _selected(grid, methods)
-    requests = [(seed, bench.data.indices([name])) for seed in grid.seeds for name in grid.forget]
-    _write_experiment(folder, grid)
+    classes = list(dict.fromkeys(bench.data.indices([name]) for name in grid.forget))
+    requests = [(seed, forgotten) for seed in grid.seeds for forgotten in classes]
+    described = _experiment(folder, {**grid.to_dict(), "limit": limit, "weights": bench.weights_digest})
+    if requests:
+        # The folder is claimed once there is a network: one that cannot be trained is no experiment.
+        bench.original(grid.seeds[0])
+    write_text(folder / EXPERIMENT_FILE, described)
     done = 0
     total = len(requests) * len(rows)
     with ProgressBar(total, f"bench {grid.name}", enabled=progress) as bar:
@@ -137,11 +159,18 @@ def _selected(grid: SceneExperiment, methods: Iterable[str] | None) -> tuple[Row
     return tuple(row for row in grid.rows if row.method is None or {row.name, row.method} & wanted)
 
 
-def _write_experiment(out: Path, grid: SceneExperiment) -> None:
+def _experiment(out: Path, content: dict[str, Any]) -> str:
+    """What the store says of its experiment from now on; a store of another one is refused."""
     known = read_experiment(out)
-    if known is not None and known["name"] != grid.name:
-        raise UsageError(f"{out} holds results of {known['name']}, not of {grid.name}; give another folder.")
-    write_text(out / EXPERIMENT_FILE, json.dumps(grid.to_dict(), indent=1, sort_keys=True) + "\n")
+    text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+    if known is not None:
+        if known["name"] != content["name"]:
+            raise UsageError(f"{out} holds results of {known['name']}, not of {content['name']}; give another folder.")
+        # Earlier versions did not write all of it; what they left out only the file beside the network may tell.
+        known = {**next(model_facts(out), {}), **known}
+        asked = json.loads(text)
+        refuse_other(out, known, {name: asked[name] for name in _OF_THE_NETWORK if name in known})
+    return text
 
 
 @dataclass(kw_only=True)
@@ -190,9 +219,18 @@ class _Bench:
         started = time.perf_counter()
         request = ForgetRequest.of_scenes(self.scenes("train"), key.forget)
         tried = attempt(row, model, request, run)
-        unlearned = tried.model
+        given = tried.model if row.method is not None else None
+        if given is not None and not math.isfinite(relative_change(model, given)):
+            tried = replace(tried, model=None, failed="The weights are not finite.")
+        unlearned, failed, report = tried.model, tried.failed, None
         between = time.perf_counter()
-        report = None if unlearned is None else self._audited(model, unlearned, key)
+        if unlearned is not None:
+            try:
+                report = self._audited(model, unlearned, key)
+            except UsageError as error:
+                if row.method is None:
+                    raise
+                failed = str(error)
         seconds = {"unlearn": between - started, "audit": time.perf_counter() - between}
         cell = Cell(
             setup=setup,
@@ -205,13 +243,13 @@ class _Bench:
             needs=() if row.method is None else get_method(row.method).needs,
             note=row.note,
             forgotten_names=tuple(self.data.classes[label] for label in key.forget),
-            failed=tried.failed,
+            failed=failed,
             warnings=tried.warnings,
             rate_factor=tried.rate_factor,
             steps=0 if unlearned is None or row.method is None else history(unlearned)[-1].steps or 0,
             **({} if report is None else measured(report)),
         )
-        if unlearned is not None and row.name in _OVERLAYS:
+        if unlearned is not None and report is not None and row.name in _OVERLAYS:
             self._draw(model, unlearned, row, key, run)
         surroundings = {"seconds": seconds, "host": platform.node(), **circumstances(run.torch_device, run.precision)}
         write_cell(self.out, cell, surroundings, None if report is None else report.to_json() + "\n")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rich.table import Table
+from rich.text import Text
 
 from pour.bench.columns import label_of
 from pour.bench.rendering import Format
@@ -178,7 +179,12 @@ def _cells(line: SceneLine, *, change: bool = True) -> list[str]:
 
 def scene_table(lines: Sequence[SceneLine], *, title: str | None = None) -> Table:
     """The lines as a rich table."""
-    table = Table(title=title, caption="\n".join(_notes(lines)), caption_justify="left", title_justify="left")
+    table = Table(
+        title=None if title is None else Text(title),
+        caption=Text("\n".join(_notes(lines))),
+        caption_justify="left",
+        title_justify="left",
+    )
     table.add_column("forgotten", no_wrap=True)
     table.add_column("method", no_wrap=True)
     for label in _COLUMNS.values():
@@ -187,7 +193,7 @@ def scene_table(lines: Sequence[SceneLine], *, title: str | None = None) -> Tabl
     for line in lines:
         if previous is not None and previous != line.forgotten:
             table.add_section()
-        table.add_row(line.forgotten if line.forgotten != previous else "", line.label, *_cells(line))
+        table.add_row(Text(line.forgotten if line.forgotten != previous else ""), Text(line.label), *_cells(line))
         previous = line.forgotten
     return table
 

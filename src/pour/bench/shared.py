@@ -84,7 +84,8 @@ class SharedModel:
 class SharedModels:
     """Trains, keeps and opens the shared models of an experiment; each is trained once.
 
-    A model counts as there when its weights are whole and the file beside it says that it was trained in the same way.
+    A model counts as there when its weights are whole and the file beside it says that it was trained in the same way;
+    one that was trained on other images is refused.
     """
 
     experiment: Experiment
@@ -104,6 +105,14 @@ class SharedModels:
         """SHA-256 of the training and test images."""
         names = sorted(self.dataset.splits, key=lambda name: (name not in ("train", "test"), name == "test", name))
         return "".join(split_digest(self.dataset.splits[name])[:32] for name in names)
+
+    @cached_property
+    def data_here(self) -> str | None:
+        """The same, or None where the data is not here: results that are there can be shown without it."""
+        try:
+            return self.data_digest
+        except UsageError:
+            return None
 
     @cached_property
     def backbone(self) -> FrozenBackbone | None:
@@ -135,6 +144,8 @@ class SharedModels:
         version = self.version(key)
         if version not in self._checked:
             found = self._opened(key)
+            if found is not None and self.data_here is not None:
+                self._check_images(key, found)
             self._checked[version] = None if found is None else found.digest
         return self._checked[version]
 
@@ -153,11 +164,7 @@ class SharedModels:
                 f"{path} is missing or damaged; every machine that works on the grid must see the same folder --out. "
                 "Start the same command again to train what is missing."
             )
-        if found.data != self.data_digest:
-            raise UsageError(
-                f"{path} was trained on other images than {self.experiment.dataset} has now; give another folder "
-                "--out, or remove its models."
-            )
+        self._check_images(key, found)
         return found
 
     def train(self, key: ModelKey) -> None:
@@ -193,6 +200,13 @@ class SharedModels:
         surroundings = {"seconds": seconds, "loop_seconds": log.seconds}
         surroundings |= circumstances(run.torch_device, run.precision)
         write_text(path.with_suffix(".run.json"), json.dumps(surroundings, indent=1))
+
+    def _check_images(self, key: ModelKey, found: SharedModel) -> None:
+        if found.data != self.data_digest:
+            raise UsageError(
+                f"{self.out / key.path} was trained on other images than {self.experiment.dataset} has now; give "
+                "another folder --out, or remove its models."
+            )
 
     def _opened(self, key: ModelKey) -> SharedModel | None:
         path = self.out / key.path

@@ -15,6 +15,7 @@ from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.runner import claim
 from pour.bench.separation import separation_study
 from pour.bench.shared import ModelKey, SharedModels
+from pour.bench.store import check_folder, settled_precision
 from pour.bench.trajectory import follow
 from pour.data.splits import Splits
 from pour.errors import UsageError
@@ -76,15 +77,19 @@ def run_study(
         classes: only these classes are forgotten, each on its own; by default all.
         root: the data folder.
         device: where to compute.
-        precision: fp32 or bf16.
+        precision: fp32 or bf16; by default that of the cells and models that are there.
         progress: show progress bars.
     """
     if looks < 1:
         raise UsageError(f"A study must look at least once, but looks is {looks}.")
     grid = get_experiment(experiment) if isinstance(experiment, str) else experiment
-    where = str(Run(seed=seed, device=device, precision=precision).torch_device)
-    shared = SharedModels(grid, Path(out).resolve(), None if root is None else Path(root), where, precision)
+    where, folder = str(Run(seed=seed, device=device, precision=precision).torch_device), Path(out).resolve()
+    check_folder(folder)
+    settled = settled_precision(folder, precision)
+    shared = SharedModels(grid, folder, None if root is None else Path(root), where, settled)
     options = {method: _options(grid, method) for method in SEPARATED}
+    # With the defaults, so that one that changes later is noticed.
+    resolved = {method: make_method(method, **chosen).options() for method, chosen in options.items()}
     claim(shared)
     forget = grid.forget[0]
     keys = {role: ModelKey.of(seed, role, forget) for role in ("original", "retrained")}
@@ -96,7 +101,7 @@ def run_study(
     common: dict[str, Any] = {
         "seed": seed,
         "device": shared.device,
-        "precision": precision,
+        "precision": settled,
         "progress": progress,
     }
     original, retrained = models["original"].model, models["retrained"].model
@@ -105,7 +110,7 @@ def run_study(
         every = max(1, _steps(method, options[method], splits) // looks)
         found = kept(
             f"trajectory-{method}",
-            {"options": options[method], "every": every, "forget": list(forget)},
+            {"options": resolved[method], "every": every, "forget": list(forget)},
             lambda method=method, every=every: _followed(  # type: ignore[misc]
                 original, retrained, splits, method, options[method], looks, every=every, **common
             ),
@@ -114,7 +119,7 @@ def run_study(
     label_range = list(range(shared.dataset.num_classes) if classes is None else classes)
     separation = kept(
         "separation",
-        {"options": options, "classes": label_range},
+        {"options": resolved, "classes": label_range},
         lambda: separation_study(original, shared.dataset, options, classes=label_range, **common).to_dict(),
     )
     return Study(

@@ -85,6 +85,9 @@ def import_store(tar: str | Path, out: str | Path, *, overwrite: bool = False, e
             beside = name.removesuffix(".json") + suffix
             if beside in texts:
                 write_text(folder / beside, texts[beside])
+            else:
+                # What the replaced cell had beside it is not this one's.
+                (folder / beside).unlink(missing_ok=True)
         write_text(folder / name, texts[name])
     return len(fresh)
 

@@ -172,7 +172,9 @@ def tune(
 
     def stored_or_tried(setting: dict[str, Any]) -> Trial:
         everything = {**options, **setting}
-        key = json.dumps({**identity, "options": everything}, sort_keys=True, default=str)
+        # With the defaults, so that one that changes later is noticed.
+        resolved = make_method(method, **everything).options()
+        key = json.dumps({**identity, "options": resolved}, sort_keys=True, default=str)
         path = folder / f"{'-'.join(f'{name}-{value:g}' for name, value in setting.items())}.json"
         trial = _stored(path, key)
         if trial is None:

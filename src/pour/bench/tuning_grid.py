@@ -13,6 +13,7 @@ from pour._progress import ProgressBar
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.settings import starting_options
 from pour.bench.shared import ModelKey, SharedModels
+from pour.bench.store import check_folder, settled_precision
 from pour.bench.tuning import tune
 from pour.bench.workers import crew
 from pour.data.splits import Splits
@@ -63,7 +64,7 @@ def tune_experiment(
         seed: of the original, the hold-out and every trial.
         root: the data folder.
         device: where to compute.
-        precision: fp32 or bf16.
+        precision: fp32 or bf16; by default that of the original, where it is there.
         jobs: methods side by side.
         compile: let methods compile the encoders they train.
         progress: show a progress bar.
@@ -76,8 +77,10 @@ def tune_experiment(
     odd = [method for method in chosen if method not in iterative]
     if odd:
         raise UsageError(f"{odd[0]} has nothing to tune in {grid.name}; its methods are {', '.join(iterative)}.")
-    where = str(resolve_device(device))
-    shared = SharedModels(grid, Path(out).resolve(), None if root is None else Path(root), where, precision)
+    where, folder = str(resolve_device(device)), Path(out).resolve()
+    check_folder(folder)
+    settled = settled_precision(folder, precision)
+    shared = SharedModels(grid, folder, None if root is None else Path(root), where, settled)
     classes = _classes(grid, shared, forget)
     if reported := _reported(grid, classes, seed):
         raise UsageError(

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pour._files import write_text
 from pour._progress import ProgressBar
 from pour.bench.runner import Outcome
-from pour.bench.store import EXPERIMENT_FILE, CellKey, read_experiment
+from pour.bench.store import (
+    EXPERIMENT_FILE,
+    CellKey,
+    check_folder,
+    model_facts,
+    read_experiment,
+    refuse_other,
+    settled_precision,
+)
 from pour.bench.zeroshot_cells import Cells
 from pour.bench.zeroshot_models import ZeroShotModels
 from pour.data.registry import load_dataset
@@ -71,15 +80,17 @@ def run_zero_shot(
         forget: classes by name or index instead of :data:`CONCEPTS` (or the paper's, where the data has them).
         recipe: how to train; by default ``fast``.
         device: where to compute, by default the GPU where there is one.
-        precision: of training.
+        precision: of training; by default that of the cells and models that are there.
         progress: show a progress bar.
     """
     unknown = [row for row in rows or () if row not in ROWS]
     if unknown:
         raise UsageError(f"The zero-shot experiment has no row {unknown[0]!r}; it has {', '.join(ROWS)}.")
     chosen = tuple(row for row in ROWS if rows is None or row in rows)
+    folder = Path(out).resolve()
+    check_folder(folder)
     models = ZeroShotModels(
-        out=Path(out).resolve(),
+        out=folder,
         arch=arch,
         data=data,
         root=None if root is None else Path(root),
@@ -87,18 +98,22 @@ def run_zero_shot(
         text=text,
         names=names or {},
         device=device,
-        precision=precision,
+        precision=settled_precision(folder, precision),
         progress=progress,
     )
     dataset = models.dataset()
     requests = _requests(dataset, forget)
-    _write_experiment(models, requests, chosen)
+    described = _experiment(models, requests, chosen)
     other = None
     if transfer is not None and models.trained:
         other = load_dataset(transfer, models.root)
-    used = seeds if models.trained else (0,)
+    used = tuple(dict.fromkeys(seeds)) if models.trained else (0,)
     keys = [CellKey(request, seed, row) for seed in used for request in requests for row in chosen]
     cells = Cells(models, dataset, other)
+    if keys:
+        # The folder is claimed once there is a classifier: one that cannot be opened is no experiment.
+        cells.open(keys[0].seed)
+    write_text(folder / EXPERIMENT_FILE, json.dumps(described, indent=1, sort_keys=True) + "\n")
     done = 0
     with ProgressBar(len(keys), f"bench {ZERO_SHOT}", enabled=progress) as bar:
         for number, key in enumerate(keys, 1):
@@ -116,26 +131,31 @@ def _requests(dataset: ImageDataset, forget: Sequence[int | str] | None) -> tupl
         listed = PAPER_CONCEPTS
     else:
         listed = [label for label in CONCEPTS if label < dataset.num_classes]
-    single = [resolve_classes(item, num_classes=dataset.num_classes, class_names=dataset.classes)[0] for item in listed]
+    size, names = dataset.num_classes, dataset.classes
+    single = list(dict.fromkeys(resolve_classes(item, num_classes=size, class_names=names)[0] for item in listed))
     together = (tuple(sorted(single)),) if 1 < len(single) <= dataset.num_classes - 2 else ()
     return (*((label,) for label in single), *together)
 
 
-def _write_experiment(
+def _experiment(
     models: ZeroShotModels, requests: tuple[tuple[int, ...], ...], rows: tuple[ZeroShotRow, ...]
-) -> None:
+) -> dict[str, Any]:
+    """What the store says of its experiment from now on; a store of another one is refused."""
     known = read_experiment(models.out)
     if known is not None and known["name"] != ZERO_SHOT:
         raise UsageError(f"{models.out} holds results of {known['name']}, not of {ZERO_SHOT}; give another folder.")
     listed = [list(request) for request in requests]
+    trained = {"recipe": json.loads(json.dumps(asdict(models.recipe)))} if models.trained else {}
+    made_from = {"dataset": models.data, "architecture": models.arch, **trained}
     if known is not None:
+        # Earlier versions wrote the recipe only beside the models.
+        known = {**next(model_facts(models.out), {}), **known}
+        refuse_other(models.out, known, {name: value for name, value in made_from.items() if name in known})
         listed = [*known["forget"], *(request for request in listed if request not in known["forget"])]
         rows = tuple(row for row in ROWS if row in known["rows"] or row in rows)
-    content = {
+    return {
         "name": ZERO_SHOT,
-        "dataset": models.data,
-        "architecture": models.arch,
+        **made_from,
         "forget": listed,
         "rows": list(rows),
     }
-    write_text(models.out / EXPERIMENT_FILE, json.dumps(content, indent=1, sort_keys=True) + "\n")

@@ -80,7 +80,7 @@ class Cells:
 
     def make(self, key: CellKey) -> bool:
         """Make a cell unless it is there; say whether it was made."""
-        self._open(key.seed)
+        self.open(key.seed)
         setup = self._setup(key)
         there = read_cell(self._models.out, key)
         if there is not None and there.setup == setup and self._good(there):
@@ -123,7 +123,8 @@ class Cells:
         same = cell.models["original"] == self._original.digest and cell.data == self._data
         return same and self._models.precision in (None, cell.precision)
 
-    def _open(self, seed: int) -> None:
+    def open(self, seed: int) -> None:
+        """Open the model of a seed, trained where it is not there, and make its embeddings."""
         if seed == self._seed:
             return
         run = self._run(seed)

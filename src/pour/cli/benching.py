@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 import pour
 from pour._files import refuse_to_overwrite, write_text
@@ -115,6 +116,11 @@ def bench(
     flags |= {"--compile": compile, "--arch": arch, "--recipe": recipe}
     flags |= {"--data": data, "--text": text, "--names": names, "--jobs": None if jobs == 1 else jobs}
     _refuse_foreign(experiment, flags)
+    if export is not None:
+        flags |= {"--methods": methods, "--seeds": seeds, "--forget": forget, "--root": root}
+        refuse_unread({**flags, "--device": device, "--precision": precision}, "with --export")
+    elif import_ is None:
+        refuse_unread({"--overwrite": overwrite}, "without --export or --import")
     if import_ is not None:
         new = import_store(import_, folder, overwrite=overwrite, experiment=experiment)
         typer.echo(f"{new} new cells from {import_}")
@@ -169,10 +175,11 @@ def bench(
         compile=compile,
         progress=not quiet,
     )
+    # What was done is told even where the store as a whole makes no table.
+    tell_outcome(outcome, folder)
     if not quiet:
         for request in _requests(grid, root, forget):
             show_table(make_table(folder, forget=request))
-    tell_outcome(outcome, folder)
 
 
 def _requests(grid: Grid, root: Path | None, forget: list[str] | None) -> list[tuple[int, ...] | None]:
@@ -182,7 +189,8 @@ def _requests(grid: Grid, root: Path | None, forget: list[str] | None) -> list[t
     if not forget:
         return [None]
     dataset = pour.load_dataset(grid.dataset, root)
-    return [resolve_classes(name, num_classes=dataset.num_classes, class_names=dataset.classes) for name in forget]
+    size, names = dataset.num_classes, dataset.classes
+    return list(dict.fromkeys(resolve_classes(name, num_classes=size, class_names=names) for name in forget))
 
 
 def _refuse_foreign(experiment: str, flags: dict[str, object]) -> None:
@@ -327,6 +335,6 @@ def tune(
         best = None if result.best is None else result.trials[result.best]
         options = "" if best is None else ", ".join(f"{name}={value}" for name, value in best.options.items())
         score = "" if best is None or best.aus is None else f"{best.aus:.3f}"
-        drawn.add_row(result.method, options, score, result.note)
+        drawn.add_row(result.method, Text(options), score, Text(result.note))
     show(drawn, quiet=quiet)
     typer.echo(folder)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 import pour
 from pour._files import write_text
@@ -91,10 +92,10 @@ def train_scenes(
     }
     write_text(out.with_suffix(".json"), json.dumps(facts, indent=1))
     splits = described["segmentation"]
-    table = Table("class", *splits, title=f"{out.name}: IoU on {data}, recipe {chosen.name}, seed {run.seed}")
+    table = Table("class", *splits, title=Text(f"{out.name}: IoU on {data}, recipe {chosen.name}, seed {run.seed}"))
     for name in dataset.classes:
         values = [splits[split]["iou"][name] for split in splits]
-        table.add_row(name, *("" if value is None else f"{value:.2%}" for value in values))
+        table.add_row(Text(name), *("" if value is None else f"{value:.2%}" for value in values))
     table.add_section()
     table.add_row("mean", *(f"{splits[split]['mean_iou']:.2%}" for split in splits))
     table.add_row("pixel accuracy", *(f"{splits[split]['accuracy']:.2%}" for split in splits))
@@ -189,8 +190,8 @@ def bench_scenes(experiment: str, out: Path | None, *, quiet: bool, **options: A
     from pour.bench.segmentation_table import scene_lines, scene_table
 
     outcome = run_scenes(experiment, out or Path("runs") / experiment, progress=not quiet, **options)
-    show(scene_table(scene_lines(outcome.out), title=experiment), quiet=quiet)
     tell_outcome(outcome, outcome.out)
+    show(scene_table(scene_lines(outcome.out), title=experiment), quiet=quiet)
 
 
 def table_scenes(folder: Path, format: str, against: Literal["paper"] | None, out: Path | None) -> None:

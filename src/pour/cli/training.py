@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 import pour
 from pour._files import write_text
@@ -178,9 +179,10 @@ def train(
         **circumstances(run.torch_device, run.precision),
     }
     write_text(out.with_suffix(".json"), json.dumps(facts, indent=1))
-    table = Table("split", "accuracy", title=f"{out.name}: {data}, recipe {chosen.name}, seed {seed}")
+    # Names are shown as they are: what looks like markup in them is none.
+    table = Table("split", "accuracy", title=Text(f"{out.name}: {data}, recipe {chosen.name}, seed {seed}"))
     for name, value in described["accuracy"].items():
-        table.add_row(name, f"{value:.2%}")
+        table.add_row(Text(name), f"{value:.2%}")
     show(table, quiet=quiet)
     typer.echo(out)
 
@@ -346,14 +348,14 @@ def history(
 
 
 def _print_history(records: list[dict[str, Any]], *, title: str) -> None:
-    table = Table("method", "forgotten", "options", "steps", "weights after", title=title)
+    table = Table("method", "forgotten", "options", "steps", "weights after", title=Text(title))
     for record in records:
         forgotten = record["class_names"] or record["classes"]
         options = ", ".join(f"{name}={value}" for name, value in record["options"].items() if value is not None)
         table.add_row(
-            record["method"],
-            ", ".join(map(str, forgotten)),
-            options,
+            Text(record["method"]),
+            Text(", ".join(map(str, forgotten))),
+            Text(options),
             str(record["steps"] or ""),
             record["digest_after"][:12],
         )

@@ -72,7 +72,11 @@ def _names(file: Path | None) -> dict[str, str]:
     if not file.is_file():
         raise UsageError(f"There is no file of class names {file}; check the path.")
     names: dict[str, str] = {}
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is no text in UTF-8 ({error}); save the class names in that encoding.") from error
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         parts = line.split(maxsplit=1)
@@ -144,7 +148,7 @@ def bench_zero_shot(
         precision=precision,  # type: ignore[arg-type]
         progress=not quiet,
     )
+    tell_outcome(outcome, folder)
     save_bars(folder)
     if not quiet:
         show_table(zero_shot_table(folder))
-    tell_outcome(outcome, folder)
