@@ -33,7 +33,11 @@ def test_reading_maps_void_and_keeps_labels(small_world) -> None:
     image, mask = data.splits["train"].read(3)
     np.testing.assert_array_equal(scenes.images[3], image)
     np.testing.assert_array_equal(scenes.masks[3], np.where(mask == data.void, IGNORED, mask))
-    assert len(Scenes.of(data.splits["train"], limit=5)) == 5
+    for limit in (5, 7, 11):
+        some = Scenes.of(data.splits["train"], limit=limit)
+        places = [next(i for i in range(12) if np.array_equal(scenes.images[i], image)) for image in some.images]
+        assert len(set(places)) == limit
+        assert max(np.diff([*places, 12])) <= -(-12 // limit), "evenly, to the end of the split"
     assert scenes.counts().sum() == (scenes.masks != IGNORED).sum()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import pickle
@@ -29,8 +30,10 @@ from pour.models import (
     read_state_dict,
     save,
     set_class_names,
+    zero_shot_classifier,
 )
 from pour.models.history import history
+from pour.models.imagetext import ImageTextEncoder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -317,3 +320,35 @@ def test_names_of_our_own_files_are_kept(tmp_path: Path) -> None:
         {f"module.{name}": value for name, value in model.module.state_dict().items()}, tmp_path / "p.safetensors"
     )
     assert set(read_state_dict(tmp_path / "p.safetensors")) == {"weight", "bias"}
+
+
+@pytest.mark.parametrize("classes", [10, 6])
+def test_plain_weights_in_half_precision_take_the_networks_own(tmp_path: Path, classes: int) -> None:
+    model = build_model("resnet-digits", 10, in_channels=1)
+    file = tmp_path / "half.pt"
+    torch.save(
+        {name: value.half() if value.is_floating_point() else value for name, value in model.state_dict().items()}, file
+    )
+    with pytest.warns(UserWarning, match="no classifier for 6") if classes == 6 else contextlib.nullcontext():
+        loaded = build_model("resnet-digits", classes, in_channels=1, weights=str(file)).eval()
+    assert {value.dtype for value in loaded.state_dict().values() if value.is_floating_point()} == {torch.float32}
+    assert loaded(torch.rand(2, 1, 8, 8)).shape == (2, classes)
+
+
+def test_a_file_of_the_old_format_that_was_cut_is_told(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole.pt", tmp_path / "cut.pt"
+    torch.save(nn.Linear(4, 3).state_dict(), whole, _use_new_zipfile_serialization=False)
+    content = whole.read_bytes()
+    for length in range(1, len(content), 7):
+        cut.write_bytes(content[:length])
+        with pytest.raises(UsageError):
+            read_state_dict(cut)
+
+
+def test_a_classifier_without_normalisation_is_saved_by_the_name_of_its_architecture(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    classifier = zero_shot_classifier(ImageTextEncoder(8, width=4, blocks=(1,)), torch.randn(4, 8))
+    assert isinstance(classifier.normalize, nn.Identity)
+    found = architecture(load(save(classifier, tmp_path / "z.safetensors", arch="clip-resnet-small"), classifier))
+    assert found is not None
+    assert found.options["in_channels"] == 3

@@ -263,3 +263,34 @@ def test_the_projected_embedding_can_be_copied_and_trained() -> None:
     forgotten.train()
     forgotten(families.images()).sum().backward()
     assert forgotten.visual_projection.layer.weight.grad is not None
+
+
+def test_a_classifier_with_an_encoders_tower_is_a_classifier() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = families.hf_siglip().config
+    config.num_labels = 4
+    torch.manual_seed(0)
+    model = transformers.SiglipForImageClassification(config).eval()
+    assert find_image_projection(model) is None
+    forgotten = pour.forget(model, classes=[0])
+    images = torch.rand(3, 3, families.SIDE, families.SIDE)
+    with torch.no_grad():
+        assert (forgotten(images).logits.argmax(dim=1) != 0).all()
+
+
+def test_the_text_tower_leaves_every_module_in_its_mode() -> None:
+    class Dual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen, self.live = nn.BatchNorm1d(2), nn.Linear(2, 2)
+
+        def encode_text(self, tokens: Tensor) -> Tensor:
+            assert not self.live.training
+            return self.live(self.frozen(tokens))
+
+    model = Dual().train()
+    model.frozen.eval()
+    text_encoder(model, lambda texts: torch.ones(len(texts), 2))(["a", "b"])
+    assert model.training
+    assert model.live.training
+    assert not model.frozen.training

@@ -329,3 +329,23 @@ def test_a_forgotten_class_is_gone_from_a_trained_network() -> None:
     row = model.head.weight.detach()[3]
     assert (seen.features @ row).abs().max() < 1e-4 * (seen.raw @ row).abs().max()
     assert torch.equal(seen.raw, extract_features(model, [(images, labels)]).features)
+
+
+@pytest.mark.parametrize("direction", ["centered-weights", "scores", "decisions"])
+def test_a_class_masked_before_has_no_part_in_the_mean_of_scores(direction: str) -> None:
+    """A second request on a folded model forgets as it does on a head that never had the first class."""
+    torch.manual_seed(0)
+    head, images = nn.Linear(16, 5), torch.randn(1000, 16)
+    model = nn.Sequential(nn.Flatten(), head)
+    second = forget(fold(forget(model, classes=[0])), classes=[1], direction=direction)  # type: ignore[arg-type]
+    # The head of the folded model, without the masked row.
+    folded = find_head(fold(forget(model, classes=[0])))
+    smaller = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+    with torch.no_grad():
+        smaller[1].weight.copy_(folded.weight[1:])
+        assert folded.bias is not None
+        smaller[1].bias.copy_(folded.bias[1:])
+        expected = forget(smaller, classes=[0], direction=direction)(images)  # type: ignore[arg-type]
+        found = second(images)
+    torch.testing.assert_close(found[:, 2:], expected[:, 1:], rtol=1e-4, atol=1e-4)
+    assert (found.argmax(dim=1) >= 2).all()

@@ -33,6 +33,7 @@ from pour.models import (
     prompt_embeddings,
     zero_shot_classifier,
 )
+from pour.models.concepts import _kept
 from pour.models.text import prompts_of
 
 if TYPE_CHECKING:
@@ -306,3 +307,34 @@ def test_the_sentence_encoder_knows_what_is_alike() -> None:
     rows = minilm_encoder()(["a photo of a cat.", "a picture of a kitten.", "a photo of a truck."])
     torch.testing.assert_close(rows.norm(dim=1), torch.ones(3))
     assert rows[0] @ rows[1] > 0.6 > 0.5 > rows[0] @ rows[2]
+
+
+def test_folding_takes_projectors_in_the_order_of_the_network() -> None:
+    """They do not commute: a concept out of the encoder first, then a class out of its texts."""
+    torch.manual_seed(0)
+    text = torch.randn(4, families.WIDTH)
+    encoder = pour.forget(families.ours(), directions=text[0])
+    classifier = pour.forget(zero_shot_classifier(encoder, text), classes=[1], forgotten_logit="keep").eval()
+    images = torch.rand(5, 3, 8, 8)
+    with torch.no_grad():
+        expected, found = classifier(images), pour.fold(classifier).eval()(images)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert found[:, 1].abs().max() < 1e-4, "the class that was forgotten second stays so"
+
+
+def test_an_encoder_in_half_precision_scores_float32_texts() -> None:
+    text = torch.randn(4, families.WIDTH)
+    half = zero_shot_classifier(families.ours().bfloat16(), text).eval()
+    whole = zero_shot_classifier(families.ours(), text).eval()
+    images = torch.rand(5, 3, 8, 8)
+    with torch.no_grad():
+        assert half(images).dtype == torch.float32
+        torch.testing.assert_close(half(images), whole(images), rtol=0.1, atol=0.3)
+
+
+def test_a_class_that_was_folded_away_is_no_text_to_keep() -> None:
+    text = torch.eye(families.WIDTH)[:4]
+    classifier = pour.fold(pour.forget(zero_shot_classifier(families.ours(), text), classes=[0]))
+    kept = _kept(classifier, text[1:2], None, lambda texts: text, ["{}"])
+    assert len(kept) == 2
+    assert (kept.norm(dim=1) > 0.9).all()

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -223,3 +224,23 @@ def test_serve_ends_cleanly_when_interrupted(runs: Path) -> None:
 def test_empty_folder(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         assert "no report in this folder yet" in get(server, "/")[2]
+
+
+def test_odd_files_and_requests_are_answered(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (runs / "nested.json").write_text("[" * 100_000)
+    (runs / os.fsdecode(b"\xff.html")).write_text("x")
+    with running(runs) as server:
+        status, _, page = get(server, "/")
+        assert status == 200
+        assert "deep/c/report" in page
+        for request in (b"GET / HTTP/1.1\r\nHost: [\r\n\r\n", b"GET http://[ HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=5) as client:
+                client.sendall(request)
+                assert client.recv(100).startswith(b"HTTP/1.1 400")
+        # A reader who goes away in the middle.
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=5) as client:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert get(server, "/")[0] == 200
+    assert "Traceback" not in capfd.readouterr().err

@@ -11,8 +11,9 @@ from pour.data.scene_loader import SceneLoader
 from pour.errors import UsageError
 from pour.metrics._sampling import stratified_sample
 from pour.metrics.segmentation import pixel_confusion
-from pour.models.head import evaluating, find_head
+from pour.models.head import find_head
 from pour.models.history import unwrap
+from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.projected import ProjectedHead
 from pour.models.segmentation import SegmentationModel

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pour.models.head import evaluating, find_head
+from pour.models.head import find_head
 from pour.models.history import unwrap
+from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.tap import Features, tap_features, to_unit
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from pour.data.dataset import ImageArray, LabelArray
     from pour.data.segmentation import SegmentationSplit
@@ -66,11 +66,11 @@ class Scenes:
         """
         if not len(split):
             raise UsageError("The split has no images.")
-        rows = range(len(split))
+        rows: Sequence[int] = range(len(split))
         if limit is not None and limit < len(split):
             if limit < 1:
                 raise UsageError(f"limit is {limit}; take at least 1 image.")
-            rows = range(0, limit * (len(split) // limit), len(split) // limit)
+            rows = [place * len(split) // limit for place in range(limit)]
         # Decoding leaves Python's lock, so threads are enough.
         with ThreadPoolExecutor() as pool:
             pairs = list(pool.map(split.read, rows))

@@ -11,8 +11,9 @@ from pour.errors import DivergenceError
 from pour.methods.iterative import IterativeMethod
 from pour.methods.request import Need
 from pour.models.classes import names_of_scores, resolve_classes
-from pour.models.head import evaluating, find_head
+from pour.models.head import find_head
 from pour.models.history import history, unwrap
+from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.tap import checked_batches, to_unit
 

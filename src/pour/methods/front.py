@@ -8,7 +8,8 @@ import torch
 
 from pour.errors import UsageError
 from pour.geometry.eraser import Eraser
-from pour.models.head import Head, evaluating, find_head
+from pour.models.head import Head, find_head
+from pour.models.modes import evaluating
 from pour.models.projected import ForgottenLogit, ProjectedHead
 from pour.models.surgery import swap_module
 from pour.models.tap import checked_batches, tap_features, to_unit

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from pour.geometry.fitter import ProjectorFitter
-from pour.models.head import evaluating
+from pour.models.modes import evaluating
 from pour.models.segmentation import cell_labels
 from pour.models.tap import tap_features, to_unit
 

@@ -14,7 +14,7 @@ from pour.errors import UsageError
 from pour.methods.contract import Method, register
 from pour.methods.plain import check_weight
 from pour.methods.request import Need
-from pour.models.head import evaluating
+from pour.models.modes import evaluating
 from pour.models.tap import checked_batches, to_unit
 
 if TYPE_CHECKING:

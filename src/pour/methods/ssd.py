@@ -10,7 +10,7 @@ import torch
 from pour.errors import UsageError
 from pour.methods.contract import Method, register
 from pour.methods.request import Need
-from pour.models.head import evaluating
+from pour.models.modes import evaluating
 from pour.models.tap import checked_batches
 from pour.training.loop import classification_loss
 from pour.training.step import trainable

@@ -9,7 +9,7 @@ from pour.models.concepts import ConceptDirection, concept_directions, forget_co
 from pour.models.dual import embed_images, find_image_projection, text_encoder
 from pour.models.folding import fold
 from pour.models.forgetting import Direction, forget
-from pour.models.head import Example, Head, evaluating, find_head
+from pour.models.head import Example, Head, find_head
 from pour.models.history import (
     Architecture,
     Record,
@@ -21,6 +21,7 @@ from pour.models.history import (
     set_class_names,
 )
 from pour.models.imagetext import ImageTextEncoder
+from pour.models.modes import evaluating
 from pour.models.normalize import Normalize
 from pour.models.output import scores_of
 from pour.models.pretrained import PRETRAINED, pretrained_weights, write_pretrained

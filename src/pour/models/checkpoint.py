@@ -278,8 +278,8 @@ def _architecture(model: nn.Module, arch: str | cards.Architecture | None) -> ca
     known = cards.architecture(model)
     if known is not None and known.name == arch:
         return known
-    normalize = getattr(model, "normalize", None)
-    channels = normalize.mean.numel() if isinstance(normalize, nn.Module) and isinstance(normalize.mean, Tensor) else 3
+    mean = getattr(getattr(model, "normalize", None), "mean", None)
+    channels = mean.numel() if isinstance(mean, Tensor) else 3
     options = {"num_classes": find_head(model).num_classes, "in_channels": channels, "image_size": 32}
     return cards.Architecture(arch, options)
 

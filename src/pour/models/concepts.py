@@ -160,6 +160,7 @@ def _kept(
         )
     rows = classifier.text
     nearest = (_units(text, "concepts").to(rows) @ rows.T).argmax(dim=1)
-    left = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    # A class that was forgotten before and folded has a row of zeros.
+    left = rows.any(dim=1)
     left[nearest] = False
     return rows[left]

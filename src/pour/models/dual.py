@@ -12,6 +12,7 @@ from pour.errors import UsageError
 from pour.models.embedding import ProjectedEmbedding
 from pour.models.history import unwrap
 from pour.models.imagetext import ImageTextEncoder
+from pour.models.modes import evaluating
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,6 +100,9 @@ def _linear_parts(layer: nn.Linear) -> tuple[tuple[nn.Module, str, int], ...]:
 
 
 def _siglip(model: nn.Module) -> ImageProjection | None:
+    # A classifier of transformers has the same tower, whose head it does not use.
+    if isinstance(getattr(model, "classifier", None), nn.Module):
+        return None
     tower = getattr(model, "vision_model", None)
     head = getattr(tower, "head", None)
     layer = head.layer if isinstance(head, ProjectedEmbedding) else head
@@ -195,15 +199,11 @@ def text_encoder(model: nn.Module, tokenizer: Any) -> TextEncoder:
     device = next(model.parameters()).device
 
     def encode(texts: Sequence[str]) -> Tensor:
-        mode = model.training
-        model.eval()
-        try:
+        with evaluating(model):
             parts = [
                 _encode(model, tokenizer, list(texts[start : start + _TEXTS_AT_ONCE]), device)
                 for start in range(0, len(texts), _TEXTS_AT_ONCE)
             ]
-        finally:
-            model.train(mode)
         return torch.cat(parts)
 
     return encode

@@ -44,7 +44,8 @@ def load_dual(name: str) -> tuple[nn.Module, TextEncoder]:
 def _transformers(name: str) -> tuple[nn.Module, Any]:
     transformers = importlib.import_module("transformers")
     try:
-        model = transformers.AutoModel.from_pretrained(name)
+        # A later version opens a file in the precision that it was stored in.
+        model = transformers.AutoModel.from_pretrained(name).float()
         return model, transformers.AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -52,6 +52,10 @@ def fold(model: nn.Module) -> nn.Module:
     for name in names:
         _check_foldable(model, name)
     result = copy_model(model)
+    # What comes first in the network goes first into the weights: projectors do not commute.
+    for behind in [module for module in result.modules() if isinstance(module, ProjectedEmbedding)]:
+        merge_into_encoder(result, behind)
+        result = swap_module(result, behind, behind.layer)
     for projected in [module for module in result.modules() if isinstance(module, ProjectedHead)]:
         if is_text_head(projected):
             merge_into_encoder(result, projected)
@@ -59,9 +63,6 @@ def fold(model: nn.Module) -> nn.Module:
         else:
             _merge(projected)
         result = swap_module(result, projected, projected.head)
-    for behind in [module for module in result.modules() if isinstance(module, ProjectedEmbedding)]:
-        merge_into_encoder(result, behind)
-        result = swap_module(result, behind, behind.layer)
     cards.add_record(
         result,
         cards.Record(

@@ -16,8 +16,9 @@ from pour.models import history as cards
 from pour.models.classes import ClassRequest, names_of_scores, resolve_classes
 from pour.models.dual import find_image_projection
 from pour.models.dualforget import forget_embedding
-from pour.models.head import Example, Head, evaluating, find_head
-from pour.models.projected import ForgottenLogit, ProjectedHead
+from pour.models.head import Example, Head, find_head
+from pour.models.modes import evaluating
+from pour.models.projected import ForgottenLogit, ProjectedHead, masked_score
 from pour.models.state import digest, tensor_digest
 from pour.models.surgery import copy_model, swap_module
 from pour.models.tap import checked_batches, device_of, tap_features, to_unit
@@ -163,21 +164,28 @@ def head_removal(head: Head, classes: tuple[int, ...], direction: RowDirection) 
     rows = _rows(head, classes)
     if direction == "weights":
         return Projector.from_directions(_precise(rows, head))
-    rows = _precise(rows - head.weight.mean(dim=0), head)
     bias = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
-    level = _precise(bias[chosen] - bias.mean(), head)
+    # A class that was masked before has no part in the mean of all scores; its bias alone would drown them.
+    live = [label for label in range(head.num_classes) if label in chosen or not _is_masked(bias[label])]
+    rows = _precise(rows - head.weight[live].mean(dim=0), head)
+    level = _precise(bias[chosen] - bias[live].mean(), head)
     if direction == "decisions":
-        return Eraser(_shifts(head, chosen).to(rows), rows, -level)
-    if direction == "centered-weights" or not bool((bias != bias[0]).any()):
+        return Eraser(_shifts(head.weight[live], [live.index(label) for label in chosen]).to(rows), rows, -level)
+    if direction == "centered-weights" or not bool((bias[live] != bias[live[0]]).any()):
         return Projector.from_directions(rows)
     return Eraser.onto(rows, level)
 
 
-def _shifts(head: Head, chosen: list[int]) -> Tensor:
+def _is_masked(bias: Tensor) -> bool:
+    """Whether a folded mask stands there, which training may have moved a little."""
+    return bool(bias < masked_score(bias.dtype) / 2)
+
+
+def _shifts(weight: Tensor, chosen: list[int]) -> Tensor:
     """For each chosen class the smallest feature (k, d) that raises its score and lowers all retained ones alike."""
-    classes, width = head.weight.shape
+    classes, width = weight.shape
     retained = [label for label in range(classes) if label not in chosen]
-    centered = head.weight.detach().double() - head.weight.detach().double().mean(dim=0)
+    centered = weight.detach().double() - weight.detach().double().mean(dim=0)
     wanted = torch.zeros(classes, len(chosen), dtype=torch.float64, device=centered.device)
     wanted[chosen, range(len(chosen))] = 1
     wanted[retained] = -1 / len(retained)

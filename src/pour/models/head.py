@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import re
 import warnings
@@ -15,6 +14,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from pour.errors import UsageError
 from pour.models.history import head_name, unwrap
+from pour.models.modes import evaluating
 from pour.models.output import output_tensors
 from pour.models.projected import ProjectedHead, is_head_layer
 from pour.models.resnet import ResNet
@@ -22,9 +22,9 @@ from pour.models.wrapper import NormalizedModel
 from pour.models.zeroshot import ZeroShotClassifier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-__all__ = ["Example", "Head", "evaluating", "find_head"]
+__all__ = ["Example", "Head", "find_head"]
 
 Example = Tensor | tuple[Any, ...] | dict[str, Any]
 """One input of a model: a tensor, the positional arguments, or the keyword arguments."""
@@ -256,17 +256,3 @@ def _ambiguous(model: nn.Module, names: Sequence[str]) -> UsageError:
     return UsageError(
         f"{len(names)} layers could be the head: {_listed(model, names)}; choose one with head={names[-1]!r}."
     )
-
-
-@contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put ``model`` in evaluation mode; afterwards its modules' modes and the random state are as they were."""
-    modes = [(module, module.training) for module in model.modules()]
-    devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
-    model.eval()
-    try:
-        with torch.random.fork_rng(devices=list(devices)):
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -215,10 +215,14 @@ def load_plain(model: nn.Module, state: Mapping[str, Tensor], *, source: str, ne
         model = model.model
         if segmentation and new_head and load_encoder(model, state, source=source):
             return
-    state = fit_positions(model, state)
+    own = model.state_dict()
+    # Whoever stored half precision meant to save space; images come in the network's own.
+    state = {
+        key: tensor.to(own[key].dtype) if key in own and tensor.is_floating_point() else tensor
+        for key, tensor in fit_positions(model, state).items()
+    }
     if new_head:
         name = find_head(model).name
-        own = model.state_dict()
         ours = [key for key in own if key.startswith(f"{name}.")]
         other = [key for key in ours if key not in state or state[key].shape != own[key].shape]
         # Another width of features is another architecture; only another number of classes is a new task.

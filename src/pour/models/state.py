@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,20 @@ def unreadable(path: Path, error: Exception) -> UsageError:
     return UsageError(f"{path} is not a whole safetensors file ({error}); it may be cut short or of another kind.")
 
 
+# What PyTorch raises on a file that ends too early or was damaged; older ones are read without a checksum.
+_CUT_SHORT = (
+    RuntimeError,
+    EOFError,
+    OSError,
+    LookupError,
+    ValueError,
+    AssertionError,
+    AttributeError,
+    TypeError,
+    struct.error,
+)
+
+
 def _read_torch(path: Path) -> dict[str, Tensor]:
     try:
         loaded: object = torch.load(path, map_location="cpu", weights_only=True)
@@ -97,7 +112,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
             f"{path} holds more than plain tensors, and unpickling it could run code; save "
             "model.state_dict() in the environment that made it and pass that file."
         ) from error
-    except (RuntimeError, EOFError, OSError, KeyError, ValueError) as error:
+    except _CUT_SHORT as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"{path} cannot be read as a PyTorch file ({reason}); it may be cut short.") from error
     for key in _NESTED_KEYS:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from pour.errors import PourError, UsageError
-from pour.models.head import Head, evaluating, find_head
+from pour.models.head import Head, find_head
 from pour.models.history import unwrap
+from pour.models.modes import evaluating
 from pour.models.output import scores_of
 
 if TYPE_CHECKING:

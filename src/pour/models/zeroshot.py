@@ -104,7 +104,12 @@ class ZeroShotClassifier(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """Image embeddings (N, d), not normalised: what the head sees."""
-        return embed_images(self.model, resized(self.normalize(images), self.image_size))
+        images = resized(self.normalize(images), self.image_size)
+        own = next(self.model.parameters()).dtype
+        if own == images.dtype:
+            return embed_images(self.model, images)
+        # An encoder in half precision; the texts stay as they are.
+        return embed_images(self.model, images.to(own)).to(images.dtype)
 
     def forward(self, images: Tensor) -> Tensor:
         """Scores (N, C)."""

@@ -94,9 +94,11 @@ class ReportFolder:
         if relative.startswith("/"):
             return None
         try:
+            # A name that is no text cannot be a link on a page.
+            relative.encode()
             path = self.root.joinpath(*parts).resolve()
             return path if path.is_relative_to(self.root) and path.is_file() else None
-        except (OSError, RuntimeError):
+        except (OSError, RuntimeError, UnicodeEncodeError):
             # A name that is too long, or links in a circle.
             return None
 
@@ -139,7 +141,7 @@ class ReportFolder:
                 content = json.loads(path.read_text(encoding="utf-8"))
                 if isinstance(content, dict) and {"schema_version", "lines", "models"} <= content.keys():
                     report = AuditReport.from_dict(content)
-        except (OSError, ValueError, PourError):
+        except (OSError, ValueError, RecursionError, PourError):
             return None
         self._read[path] = (stamp, report)
         return report

@@ -12,8 +12,8 @@ import torch
 from pour._files import atomic_path
 from pour.data.scenes import IGNORED
 from pour.errors import UsageError
-from pour.models.head import evaluating
 from pour.models.history import unwrap
+from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
 from pour.report.figures.saving import save_figure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -49,6 +50,11 @@ class ReportServer(ThreadingHTTPServer):
 
     daemon_threads = True
     allow_reuse_address = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of readers who have gone; anything else is a fault, and shown."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     def __init__(
         self,
@@ -127,9 +133,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         # A page elsewhere can point a name of its own at this machine; only requests to loopback names are meant.
-        if self.server.loopback and not _is_loopback(urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""):
+        try:
+            host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+            address = urlsplit(self.path)
+        except ValueError:
+            return self._fail(HTTPStatus.BAD_REQUEST, "This is no address.")
+        if self.server.loopback and not _is_loopback(host):
             return self._fail(HTTPStatus.FORBIDDEN, "This server answers to loopback names only.")
-        address = urlsplit(self.path)
         path = unquote(address.path)
         if path == "/":
             return self._page("index.html.j2", reports=self.server.reports.reports())

@@ -16,8 +16,9 @@ from pour.data.scene_loader import NO_LABEL, SceneAugment, SceneLoader
 from pour.data.scenes import Scenes
 from pour.errors import UsageError
 from pour.metrics.segmentation import pixel_confusion, segmentation_scores
-from pour.models.head import evaluating, find_head
+from pour.models.head import find_head
 from pour.models.history import set_class_names, unwrap
+from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.pretrained import read_weights
 from pour.models.registry import build_model

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from pour.errors import UsageError
-from pour.models.head import evaluating, find_head
+from pour.models.head import find_head
 from pour.models.history import unwrap
+from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.tap import device_of, tap_features, to_unit
 
