@@ -4,7 +4,8 @@ from test_auditing_measure import make_tapped
 
 from pour.auditing.distance import METRICS, Discrepancy, _applicable_form, decide, discrepancies
 from pour.errors import UsageError
-from pour.geometry import decompose_discrepancy
+from pour.geometry import decompose_discrepancy, energy_distance, mmd, sliced_wasserstein
+from pour.geometry.discrepancy import median_bandwidth
 from pour.models.tap import Features
 
 
@@ -88,11 +89,18 @@ def test_a_form_of_the_bound_is_used_where_one_applies(alpha, beta):
 
 def test_a_model_with_one_answer_has_a_total_without_terms(retrained):
     always = changed(make_tapped(seed=5), lambda x: x, lambda s: s.scores.index_fill(1, torch.tensor([2]), 100.0))
-    found = discrepancies(always, retrained, "features")["mmd"]
-    assert found.alpha == 1
-    assert found.total > 0
-    assert found.upper is None
-    assert found.form is None
+    every = discrepancies(always, retrained, "features", align="none")
+    n = next(iter(every.values())).n
+    assert n == len(always.labels("test")), "all images, so that the rows are known"
+    p, q = always.rows("test"), retrained.rows("test")
+    bandwidth = every["mmd"].bandwidth or median_bandwidth(q)
+    direct = {"mmd": lambda: mmd(p, q, bandwidth=bandwidth), "energy": lambda: energy_distance(p, q)}
+    direct["sliced-wasserstein-1"] = lambda: sliced_wasserstein(p, q, order=1)
+    for metric, found in every.items():
+        assert found.alpha == 1
+        assert found.total == pytest.approx(float(direct[metric]()), rel=1e-6)
+        assert found.upper is None
+        assert found.form is None
 
 
 def test_values_for_different_models_share_bandwidth(retrained):

@@ -149,11 +149,13 @@ def test_bf16_runs_and_is_close(data) -> None:
     model = network(0)
     forgotten = pour.forget(model, classes=[CAR])
     options = {"original": model, "unlearned": forgotten, "data": data, "classes": [CAR], "pixels": 100}
-    values = [
-        audit_segmentation(**options, device="cpu", precision=precision, progress=False).value("iou_r")
+    plain, rounded = (
+        audit_segmentation(**options, device="cpu", precision=precision, progress=False)
         for precision in ("fp32", "bf16")
-    ]
-    assert values[0] == pytest.approx(values[1], abs=0.05)
+    )
+    assert rounded.value("iou_r") == pytest.approx(plain.value("iou_r"), abs=0.05)
+    assert rounded.value("cka_f_o") == pytest.approx(plain.value("cka_f_o"), abs=0.05)
+    assert rounded.value("cka_f_o") != plain.value("cka_f_o"), "the network ran in another precision"
 
 
 @pytest.mark.parametrize(

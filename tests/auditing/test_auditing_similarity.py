@@ -74,18 +74,26 @@ def test_a_reading_has_value_interval_debiased_and_n():
 
 
 @pytest.mark.parametrize("reference", ["original", "retrained"])
-def test_rus_takes_its_interval_from_both_sides(reference):
-    forget = Reading(value=0.4, low=0.3, high=0.5, debiased=0.35, n=10)
-    retain = Reading(value=0.9, low=0.88, high=0.92, debiased=0.89, n=90)
+@pytest.mark.parametrize(("wide_f", "wide_r"), [(0.1, 0.02), (0.02, 0.1), (0.05, 0.05), (0.0, 0.05), (0.05, 0.0)])
+def test_rus_takes_its_interval_from_both_sides(reference, wide_f, wide_r):
+    forget = Reading(value=0.4, low=0.4 - wide_f, high=0.4 + wide_f, debiased=0.35, n=10)
+    retain = Reading(value=0.8, low=0.8 - wide_r, high=0.8 + wide_r, debiased=0.79, n=90)
     reading = rus_reading(forget, retain, reference)
-    assert reading.value == rus(0.4, 0.9, reference=reference)
-    assert reading.debiased == rus(0.35, 0.89, reference=reference)
-    steps = 1e-6
-    slope_f = (rus(0.4 + steps, 0.9, reference=reference) - reading.value) / steps
-    slope_r = (rus(0.4, 0.9 + steps, reference=reference) - reading.value) / steps
-    half = np.hypot(slope_f * 0.1, slope_r * 0.02)
-    assert reading.high - reading.value == pytest.approx(half, rel=0.2)
-    assert reading.value - reading.low == pytest.approx(half, rel=0.2)
+    assert reading.value == rus(0.4, 0.8, reference=reference)
+    assert reading.debiased == rus(0.35, 0.79, reference=reference)
+    # A harmonic mean of Phi and CKA_r by hand, Phi = 1 - CKA_f against the original; it grows with both.
+    sign = -1 if reference == "original" else 1
+    phi = 0.6 if reference == "original" else 0.4
+
+    def mean(a, b):
+        return 2 * a * b / (a + b)
+
+    middle = mean(phi, 0.8)
+    above = np.hypot(mean(phi + wide_f, 0.8) - middle, mean(phi, 0.8 + wide_r) - middle)
+    below = np.hypot(middle - mean(phi - wide_f, 0.8), middle - mean(phi, 0.8 - wide_r))
+    assert sign * (rus(0.5, 0.8, reference=reference) - reading.value) > 0
+    assert reading.high - reading.value == pytest.approx(above)
+    assert reading.value - reading.low == pytest.approx(below)
 
 
 def test_the_hull_holds_all_intervals():

@@ -33,9 +33,10 @@ def test_unrelated_membership_is_chance_and_a_shift_is_found():
     assert sharp.tpr.low < 1
 
 
-def test_agrees_with_scikit_learn_fold_by_fold():
+@pytest.mark.parametrize("C", [1.0, 1e-3])
+def test_agrees_with_scikit_learn_fold_by_fold(C):
     train, train_labels, test, test_labels = splits(shift=0.4)
-    result = rmia(train, train_labels, test, test_labels, classes=[2], seed=7)
+    result = rmia(train, train_labels, test, test_labels, classes=[2], seed=7, C=C)
 
     generator = torch.Generator().manual_seed(7)
     keep = stratified_sample(train_labels, 200, generator)
@@ -47,7 +48,7 @@ def test_agrees_with_scikit_learn_fold_by_fold():
     member, attacked = member.numpy(), (labels == 2).numpy()
     called, pairs, right = np.zeros(400, dtype=bool), 0, 0.0
     for k in range(5):
-        attack = LogisticRegression(class_weight="balanced", tol=1e-10, max_iter=10_000)
+        attack = LogisticRegression(class_weight="balanced", tol=1e-10, max_iter=10_000, C=C)
         attack.fit(x[fold != k], member[fold != k])
         held = (fold == k) & attacked
         called[held] = attack.predict(x[held])

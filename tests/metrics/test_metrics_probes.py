@@ -24,10 +24,10 @@ def data(**options):
     return (train, labels, test, labels), means
 
 
-@pytest.mark.parametrize("spread", [0.3, 1.0])
-def test_linear_probe_agrees_with_scikit_learn(spread):
+@pytest.mark.parametrize(("spread", "C"), [(0.3, 1.0), (1.0, 1.0), (1.0, 1e-3)])
+def test_linear_probe_agrees_with_scikit_learn(spread, C):
     (train, labels, test, _), _ = data(spread=spread)
-    probe = linear_probe(train, labels, test, labels, classes=[2])
+    probe = linear_probe(train, labels, test, labels, classes=[2], C=C)
     x, y = train.double().numpy(), labels.numpy()
     scaler = StandardScaler().fit(x)
     means = np.stack([x[y == c].mean(0) for c in range(5)])
@@ -38,7 +38,7 @@ def test_linear_probe_agrees_with_scikit_learn(spread):
         (probe.against_all, np.ones(len(y), dtype=bool)),
         (probe.against_nearest, (y == 2) | (y == probe.nearest_class)),
     ):
-        model = LogisticRegression(class_weight="balanced", tol=1e-10, max_iter=10_000)
+        model = LogisticRegression(class_weight="balanced", tol=1e-10, max_iter=10_000, C=C)
         model.fit(scaler.transform(x[rows]), y[rows] == 2)
         called = model.predict(scaler.transform(test.double().numpy()[rows]))
         assert estimate.value == pytest.approx(balanced_accuracy_score(y[rows] == 2, called))

@@ -284,9 +284,13 @@ def test_gradient_clipping_bounds_the_first_step():
     assert moved.item() == pytest.approx(1e-3, rel=1e-3)
 
 
-def test_bf16_runs_and_keeps_float32_weights():
-    model = make_model()
-    log = fit(model, make_loader(), Recipe(epochs=4, lr=0.05), quiet(precision="bf16"))
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_networks_compute_in_the_precision_and_keep_float32_weights(precision, dtype):
+    model, seen = make_model(), set()
+    handle = model[0].register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
+    log = fit(model, make_loader(), Recipe(epochs=4, lr=0.05), quiet(precision=precision))
+    handle.remove()
+    assert seen == {dtype}
     assert model[0].weight.dtype == torch.float32
     assert log.losses[-1] < log.losses[0]
 

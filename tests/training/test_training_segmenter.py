@@ -66,7 +66,11 @@ def test_a_class_that_is_left_out_is_not_learnt(data) -> None:
 
 
 def test_bf16_trains_too(data) -> None:
-    model, log = train_segmenter(data, RECIPE.change(epochs=2), run(precision="bf16"), arch=ARCH, enlarge=2)
+    recipe = RECIPE.change(epochs=2)
+    model, log = train_segmenter(data, recipe, run(precision="bf16"), arch=ARCH, enlarge=2)
+    _, plain = train_segmenter(data, recipe, run(), arch=ARCH, enlarge=2)
+    assert log.losses[0] != plain.losses[0]
+    assert log.losses[0] == pytest.approx(plain.losses[0], rel=0.05)
     assert np.isfinite(log.losses).all()
     assert next(model.parameters()).dtype == torch.float32
 
