@@ -195,6 +195,13 @@ def test_another_precision_is_refused(store: Path, made: list[object]) -> None:
     assert made == []
 
 
+def test_trials_on_another_network_need_another_folder(store: Path, made: list[object]) -> None:
+    other = small_grid(recipe=small_grid().recipe.change(epochs=3))
+    with pytest.raises(UsageError, match=r"another recipe \(digits of 2, not digits of 3\); give another folder"):
+        tune_experiment(other, store, device="cpu", progress=False)
+    assert made == []
+
+
 def run_studied(out: Path, **options: Any) -> object:
     row = Row(name="pour-p", method="pour-p", setting="closed form", family="paper")
     followed = [Row(name=name, method=name, setting="tuned", family="paper") for name in FOLLOWED]

@@ -195,7 +195,7 @@ class SharedModels:
             self.backbone.save_head(model, path)
         else:
             save(model.cpu(), path, overwrite=True)
-        facts = {**self._identity(key), "data": self.data_digest, "precision": run.precision}
+        facts = {**self.identity(key), "data": self.data_digest, "precision": run.precision}
         write_text(path.with_suffix(".json"), json.dumps({**facts, "digest": _digest(model)}, indent=1))
         surroundings = {"seconds": seconds, "loop_seconds": log.seconds}
         surroundings |= circumstances(run.torch_device, run.precision)
@@ -212,7 +212,7 @@ class SharedModels:
         path = self.out / key.path
         try:
             stored = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-            wanted = self._identity(key)
+            wanted = self.identity(key)
             same = all(stored.get(name) == value for name, value in wanted.items())
             if not same or (self.precision is not None and stored.get("precision") != self.precision):
                 return None
@@ -223,7 +223,8 @@ class SharedModels:
         found = SharedModel(model, _digest(model), str(stored.get("data")))
         return found if found.digest == stored.get("digest") else None
 
-    def _identity(self, key: ModelKey) -> dict[str, Any]:
+    def identity(self, key: ModelKey) -> dict[str, Any]:
+        """What decides how a model comes about."""
         return {
             "dataset": self.experiment.dataset,
             "architecture": self.experiment.architecture,

@@ -13,7 +13,7 @@ from pour._progress import ProgressBar
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.settings import starting_options
 from pour.bench.shared import ModelKey, SharedModels
-from pour.bench.store import check_folder, settled_precision
+from pour.bench.store import check_folder, model_facts, refuse_other, settled_precision
 from pour.bench.tuning import tune
 from pour.bench.workers import crew
 from pour.data.splits import Splits
@@ -87,7 +87,12 @@ def tune_experiment(
             f"The tables of {grid.name} report {reported}; tune on others, or the tuned rows would have seen their own "
             "test."
         )
-    shared.train(ModelKey(seed, "original"))
+    original = ModelKey(seed, "original")
+    kind = {name: value for name, value in shared.identity(original).items() if name not in ("seed", "without")}
+    for facts in model_facts(folder):
+        # Trials on another network belong to another folder.
+        refuse_other(folder, {**facts, "name": grid.name}, kind)
+    shared.train(original)
     if jobs == 1:
         tuner = _Tuner(shared, classes, rule, seed, compile=compile, progress=progress)
         return [tuner.tuned(method) for method in chosen]
