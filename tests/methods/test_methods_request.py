@@ -17,7 +17,7 @@ from pour.errors import UsageError
 from pour.methods import ForgetRequest, make_method, request_of
 from pour.methods.batches import as_epochs
 from pour.methods.finetune import Finetune
-from pour.methods.request import Images
+from pour.methods.images import Images
 from pour.training import Run
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pour.bench.rendering import latex_text
-from pour.bench.store import read_experiment, read_store
-from pour.bench.table import GROUPS, ResultTable, forgotten_name, make_table, requests_in
+from pour.bench.store import read_experiment
+from pour.bench.table import GROUPS, ResultTable, comparable_cells, forgotten_name, make_table, requests_in
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,18 +33,17 @@ def make_class_table(out: str | Path, *, columns: Sequence[str] | None = None) -
         columns: keys of :data:`pour.bench.columns.COLUMNS`; by default :data:`CLASS_COLUMNS`.
     """
     folder = Path(out)
-    shown = columns or CLASS_COLUMNS
-    subject = make_table(folder, columns=shown).title.partition(": ")[0]
     experiment = read_experiment(folder) or {}
-    cells = read_store(folder)
+    cells = comparable_cells(folder)
     names = {cell.key.forget: forgotten_name(cell) for cell in cells}
     requests = requests_in(cells, experiment)
     if len(requests) == 1:
         raise UsageError(f"{folder} has results of forgetting {names[requests[0]]} alone; there is nothing beside it.")
+    shown = columns or CLASS_COLUMNS
     tables = {names[request]: make_table(folder, forget=request, columns=shown) for request in requests}
     order = [row["name"] for row in experiment.get("rows", [])]
     return ResultTable(
-        title=f"{subject}: {'; '.join(tables)} forgotten in turn",
+        title=f"{tables[names[requests[0]]].subject}: {'; '.join(tables)} forgotten in turn",
         columns=tuple(_of(column, name) for name, table in tables.items() for column in table.columns),
         rows=tuple(_merged(tables, order)),
         notes=tuple(_notes(tables)),

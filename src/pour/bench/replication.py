@@ -36,8 +36,10 @@ def make_replication_table(
     here = make_table(out, forget=forget, columns=columns)
     request = forget or requests_in(read_store(Path(out)), read_experiment(Path(out)) or {})[0]
     there = make_table(other, forget=request, columns=[column.key for column in here.columns])
-    if (subject := _subject(here)) != (found := _subject(there)):
-        raise UsageError(f"{out} is of {subject}, and {other} of {found}: give a folder of the same experiment.")
+    if here.subject != there.subject:
+        raise UsageError(
+            f"{out} is of {here.subject}, and {other} of {there.subject}: give a folder of the same experiment."
+        )
     known = {(row.name, row.encoder): row for row in there.rows}
     rows: list[TableRow] = []
     compared = different = 0
@@ -61,11 +63,6 @@ def make_replication_table(
     if only := [name for name, encoder in known if not encoder and name not in {row.name for row in here.rows}]:
         notes.append(f"Only in {other}: {', '.join(only)}.")
     return replace(here, rows=tuple(rows), notes=tuple(notes))
-
-
-def _subject(table: ResultTable) -> str:
-    """Everything but the seeds."""
-    return table.title.rpartition(" forgotten, seed")[0]
 
 
 def _marked(row: TableRow, before: TableRow) -> TableRow:

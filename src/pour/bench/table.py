@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from pour.bench.published import Difference
     from pour.bench.store import Cell
 
-__all__ = ["GROUPS", "Entry", "Group", "ResultTable", "TableRow", "forgotten_name", "make_table", "requests_in"]
+__all__ = [
+    "GROUPS",
+    "Entry",
+    "Group",
+    "ResultTable",
+    "TableRow",
+    "comparable_cells",
+    "forgotten_name",
+    "make_table",
+    "requests_in",
+]
 
 Group = Literal["reference", "retain", "forget"]
 GROUPS: dict[Group, str] = {
@@ -78,6 +88,8 @@ class ResultTable:
     notes: tuple[str, ...] = ()
     heads: tuple[str, str] = ("method", "setting")
     """What the first two columns are."""
+    subject: str = ""
+    """Dataset, network and recipe, where rows are methods."""
 
     def row(self, name: str) -> TableRow:
         """The measured line of a row by its name."""
@@ -119,10 +131,7 @@ def make_table(
         against: "paper" puts the printed values below each method's rows and marks measured ones beyond two deviations.
     """
     folder = Path(out)
-    cells = read_store(folder)
-    if not cells:
-        raise UsageError(f"{folder} holds no whole cell; run pour bench --out {folder} first.")
-    check_unmixed(cells)
+    cells = comparable_cells(folder)
     experiment = read_experiment(folder) or {}
     request = _request(requests_in(cells, experiment), forget)
     cells = [cell for cell in cells if cell.key.forget == request]
@@ -141,13 +150,24 @@ def make_table(
     if against == "paper":
         rows = _beside_published(rows, shown, dataset, {entry.name: entry.cells[0] for entry in collected})
     seeds = sorted({cell.key.seed for cell in cells})
+    subject = f"{dataset}, {cells[0].setup['architecture']}, recipe {cells[0].setup['recipe']['name']}"
     return ResultTable(
-        title=f"{dataset}, {cells[0].setup['architecture']}, recipe {cells[0].setup['recipe']['name']}: "
-        f"{forgotten_name(cells[0])} forgotten, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
+        title=f"{subject}: {forgotten_name(cells[0])} forgotten, seed{'s' * (len(seeds) > 1)} "
+        f"{', '.join(map(str, seeds))}",
+        subject=subject,
         columns=shown,
         rows=tuple(rows),
         notes=(*_notes(collected, listed, len(seeds), against), *(published_notes(dataset) if against else ())),
     )
+
+
+def comparable_cells(folder: Path) -> list[Cell]:
+    """The cells of a store, at least one, all of which may stand in one table."""
+    cells = read_store(folder)
+    if not cells:
+        raise UsageError(f"{folder} holds no whole cell; run pour bench --out {folder} first.")
+    check_unmixed(cells)
+    return cells
 
 
 def forgotten_name(cell: Cell) -> str:

@@ -11,6 +11,7 @@ from pour.methods.fcs import Fcs
 from pour.methods.finetune import Finetune
 from pour.methods.forget_only import ForgetOnlyMethod
 from pour.methods.gradient_ascent import GradientAscent
+from pour.methods.images import Images
 from pour.methods.iterative import IterativeMethod
 from pour.methods.l1_sparse import L1Sparse
 from pour.methods.leace import Leace, LeaceOrth
@@ -21,7 +22,7 @@ from pour.methods.pour_p import PourP
 from pour.methods.projun import ProjUn
 from pour.methods.random_direction import RandomDirection
 from pour.methods.random_label import RandomLabel
-from pour.methods.request import AccessError, ForgetRequest, Granted, Images
+from pour.methods.request import AccessError, ForgetRequest, Granted
 from pour.methods.retrain import Retrain
 from pour.methods.salun import SalUn
 from pour.methods.scrub import Scrub

@@ -2,300 +2,33 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 
-from pour.data.augment import Augment
 from pour.data.dataset import ImageSplit
-from pour.data.loader import DeviceLoader
-from pour.data.scene_loader import SceneAugment, SceneLoader
 from pour.data.scenes import Scenes
 from pour.errors import PourError, UsageError
-from pour.models.tap import checked_batch
-from pour.training.loop import Epochs
+from pour.methods.images import Images
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from torch import Tensor, nn
 
-    from pour.data.dataset import LabelArray
     from pour.data.splits import Splits
     from pour.models.classes import ClassRequest
     from pour.training.recipes import Recipe
-    from pour.training.run import Run
 
-__all__ = ["AccessError", "ForgetRequest", "Granted", "Images", "Need"]
+__all__ = ["AccessError", "ForgetRequest", "Granted", "Need"]
 
 Need = Literal["forget", "retain", "validation", "build"]
 """What a method may ask for: images of the forgotten or retained classes, held-out images, a fresh model."""
 
-_EVALUATION_BATCH = 1000
-# An image with a label to a pixel fills memory as a thousand small ones do.
-_SCENES_AT_ONCE = 16
-
 
 class AccessError(PourError):
     """A method read data that it had not declared."""
-
-
-class Images:
-    """Images of a request: a split of ours, scenes with a label to each pixel, or the user's own batches.
-
-    Splits and scenes are shuffled, cropped and mirrored on the device; the user's batches are used as they come, once
-    their labels are checked.
-
-    Args:
-        source: where they come from.
-        mirrors: whether a mirrored image still shows its class.
-        num_classes: how many scores the model has, where that is known; the labels of the user's batches must be below.
-        unwanted: classes that the user's batches should not hold, because the model was made to forget them before;
-            emptied once that is told.
-    """
-
-    def __init__(
-        self,
-        source: ImageSplit | Scenes | Iterable[tuple[Tensor, Tensor]],
-        *,
-        mirrors: bool = True,
-        num_classes: int | None = None,
-        unwanted: set[int] | None = None,
-    ) -> None:
-        self._source = source
-        self._mirrors = mirrors
-        if isinstance(source, ImageSplit) and not len(source):
-            raise UsageError("The request holds a split without images; check the classes to forget.")
-        if not isinstance(source, ImageSplit | Scenes) and iter(source) is source:
-            raise UsageError("The request needs batches that can be read more than once, such as a DataLoader.")
-        # Loaders of ours give pairs with int64 labels; looking at them would make the host wait for the GPU.
-        if not isinstance(source, ImageSplit | Scenes | Epochs | _Chain):
-            self._source = (_SizedOwn if hasattr(source, "__len__") else _Own)(source, num_classes, unwanted or set())
-
-    def training(
-        self, run: Run, *, batch_size: int, augment: bool = True, salt: int = 0, full: bool = False
-    ) -> Epochs | Any:
-        """Shuffled batches for training, in which an epoch holds every image once.
-
-        Left out is only a last batch that BatchNorm may not take: a single image, or scenes too few to fill it.
-
-        Args:
-            run: seed and device.
-            batch_size: images to a batch.
-            augment: crop and mirror them at random.
-            salt: tells apart two loaders of the same run.
-            full: leave out every last batch that is not full, as training from scratch does.
-        """
-        seed = int(np.random.SeedSequence([run.seed, salt]).generate_state(1)[0]) if salt else run.seed
-        if isinstance(self._source, Scenes):
-            return SceneLoader(
-                self._source,
-                batch_size=batch_size,
-                device=run.torch_device,
-                seed=seed,
-                shuffle=True,
-                augment=SceneAugment(flip=self._mirrors) if augment else None,
-                drop_last=True,
-            )
-        if not isinstance(self._source, ImageSplit):
-            return self._source
-        side = self._source.image_shape[0]
-        return DeviceLoader(
-            self._source.images,
-            self._source.labels,
-            batch_size=batch_size,
-            device=run.torch_device,
-            seed=seed,
-            shuffle=True,
-            augment=Augment.for_images(side, flip=self._mirrors) if augment else None,
-            drop_last=full or len(self._source) % batch_size == 1,
-        )
-
-    def once(self, run: Run, *, batch_size: int = _EVALUATION_BATCH) -> Iterable[tuple[Tensor, Tensor]]:
-        """Every image once, as it is, in order."""
-        if isinstance(self._source, Scenes):
-            size = min(batch_size, _SCENES_AT_ONCE)
-            return SceneLoader(self._source, batch_size=size, device=run.torch_device)
-        if not isinstance(self._source, ImageSplit):
-            return self._source
-        return DeviceLoader(self._source.images, self._source.labels, batch_size=batch_size, device=run.torch_device)
-
-    def sample(
-        self, count: int, run: Run, *, batch_size: int = _EVALUATION_BATCH, alone: bool = True
-    ) -> Iterable[tuple[Tensor, Tensor]]:
-        """About ``count`` images, evenly over the classes and mixed with the run's seed; all where there are fewer.
-
-        Of a split they are drawn; of the user's own batches the first of each class are taken. Scenes, which show many
-        classes each, come in order.
-
-        Args:
-            count: how many images.
-            run: seed and device.
-            batch_size: images to a batch.
-            alone: keep a last batch of a single image, which BatchNorm may not train on.
-        """
-        if isinstance(self._source, Scenes):
-            return _first(self.once(run), count)
-        if not isinstance(self._source, ImageSplit):
-            batches = _even(self._source, count, run.seed, batch_size)
-            return batches if alone or len(batches) < 2 or len(batches[-1][1]) > 1 else batches[:-1]
-        labels = self._source.labels
-        rng = np.random.default_rng(run.seed)
-        classes = np.unique(labels)
-        each = -(-count // len(classes))
-        rows = [rng.permutation(np.flatnonzero(labels == label))[:each] for label in classes]
-        chosen = self._source.take(rng.permutation(np.concatenate(rows)))
-        return DeviceLoader(
-            chosen.images,
-            chosen.labels,
-            batch_size=batch_size,
-            device=run.torch_device,
-            drop_last=not alone and len(chosen) % batch_size == 1,
-        )
-
-    def check_unit(self, method: str) -> None:
-        """Warn where the user's images are not in [0, 1], as ``method`` takes them to be; the first batch tells."""
-        if not isinstance(self._source, _Own):
-            return
-        # A look at a DataLoader draws from the generator that training goes on with.
-        with torch.random.fork_rng(devices=()):
-            images = next((images for images, _ in self._source), None)
-        if images is None or not images.is_floating_point() or not images.numel():
-            return
-        low, high = images.min().item(), images.max().item()
-        if low < 0 or high > 1:
-            warnings.warn(
-                f"{method} works on pixels from 0 to 1, but these go from {low:.3g} to {high:.3g}; give images as they "
-                "are and put their normalisation into the model (pour.models.NormalizedModel).",
-                stacklevel=3,
-            )
-
-    @property
-    def count(self) -> int | None:
-        """How many images, where that is known beforehand."""
-        return len(self._source) if isinstance(self._source, ImageSplit | Scenes) else None
-
-    @property
-    def labels(self) -> LabelArray | None:
-        """The label of every image, where they are known beforehand."""
-        return self._source.labels if isinstance(self._source, ImageSplit) else None
-
-    def relabelled(self, labels: LabelArray) -> Images:
-        """The same images, in the same order, with other labels; only where :attr:`labels` are known."""
-        if not isinstance(self._source, ImageSplit):
-            raise UsageError("Only the labels of a split can be replaced; the user's own batches come with theirs.")
-        if labels.shape != self._source.labels.shape:
-            raise UsageError(f"There are {len(labels)} labels for {len(self._source)} images; each image needs one.")
-        changed = self._source.take(np.arange(len(self._source)))
-        changed.labels = labels.astype(np.int64, copy=False)
-        return Images(changed, mirrors=self._mirrors)
-
-    def joined(self, other: Images, run: Run) -> Images:
-        """These images and the other ones, mixed with the run's seed; the user's own batches follow each other."""
-        first, second = self._source, other._source
-        if not isinstance(first, ImageSplit) or not isinstance(second, ImageSplit):
-            return Images(_Chain(self.once(run), other.once(run)), mirrors=self._mirrors)
-        order = np.random.default_rng(run.seed).permutation(len(first) + len(second))
-        images = np.concatenate([first.images, second.images])[order]
-        labels = np.concatenate([first.labels, second.labels])[order]
-        return Images(ImageSplit(images, labels), mirrors=self._mirrors)
-
-
-class _Own:
-    """The user's own batches, as often as they are read: pairs with int64 labels that the model has scores for."""
-
-    def __init__(self, batches: Iterable[Any], num_classes: int | None, unwanted: set[int]) -> None:
-        self._batches = batches
-        self._num_classes = num_classes
-        self._unwanted = unwanted
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return map(self._checked, self._batches)
-
-    def _checked(self, batch: Any) -> tuple[Tensor, Tensor]:
-        images, labels = checked_batch(batch)
-        if labels.is_floating_point() or labels.is_complex():
-            raise UsageError(
-                f"The labels of a batch are {labels.dtype} of shape {tuple(labels.shape)}; give class indices, a whole "
-                "number for each image."
-            )
-        if labels.shape[1:] == (1,):
-            labels = labels.squeeze(1)
-        labels = labels.to(torch.int64)
-        # With a label to a pixel, some may stand for no class.
-        if labels.ndim == 1 and len(labels) and self._num_classes is not None:
-            for label in (int(labels.min()), int(labels.max())):
-                if not 0 <= label < self._num_classes:
-                    raise UsageError(
-                        f"A batch has the label {label}, but the model has classes 0 to {self._num_classes - 1}."
-                    )
-        if self._unwanted:
-            self._warn(labels)
-        return images, labels
-
-    def _warn(self, labels: Tensor) -> None:
-        found = torch.isin(labels, torch.tensor(list(self._unwanted), device=labels.device))
-        if found.any():
-            self._unwanted.clear()
-            warnings.warn(
-                f"The images to retain hold class {int(labels[found][0])}, which the model was made to forget before; "
-                "training on them teaches it again, so leave them out.",
-                stacklevel=2,
-            )
-
-
-class _SizedOwn(_Own):
-    """The same with a length, which training needs."""
-
-    def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]
-
-
-class _Chain:
-    """Two iterables one after the other, as often as they are read."""
-
-    def __init__(self, *parts: Iterable[tuple[Tensor, Tensor]]) -> None:
-        self._parts = parts
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return chain.from_iterable(self._parts)
-
-
-def _first(batches: Iterable[tuple[Tensor, Tensor]], count: int) -> Iterable[tuple[Tensor, Tensor]]:
-    taken: list[tuple[Tensor, Tensor]] = []
-    for images, labels in batches:
-        if count <= 0:
-            break
-        taken.append((images[:count], torch.as_tensor(labels)[:count]))
-        count -= len(images)
-    return taken
-
-
-def _even(
-    batches: Iterable[tuple[Tensor, Tensor]], count: int, seed: int, batch_size: int
-) -> list[tuple[Tensor, Tensor]]:
-    """The first images of each class, as many of each, mixed; a pass over all batches tells the classes."""
-    kept: dict[int, list[Tensor]] = {}
-    for images, labels in batches:
-        for image, label in zip(images, torch.as_tensor(labels).tolist(), strict=True):
-            if label not in kept:
-                kept[label] = []
-                each = -(-count // len(kept))
-                for others in kept.values():
-                    del others[each:]
-            if len(kept[label]) < each:
-                kept[label].append(image)
-    if not kept:
-        return []
-    chosen = torch.stack([image for images in kept.values() for image in images])
-    named = torch.tensor([label for label, images in kept.items() for _ in images])
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(named)))
-    parts = (torch.split(tensor[order], batch_size) for tensor in (chosen, named))
-    return list(zip(*parts, strict=True))
 
 
 @dataclass(kw_only=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pour.errors import UsageError
 from pour.models.head import find_head
 from pour.models.history import head_name
-from pour.models.projected import ProjectedHead, masked_score
+from pour.models.projected import ProjectedHead, is_masked
 from pour.models.surgery import copy_model
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ def unmasked(model: nn.Module, run: Run) -> Callable[[Tensor], Tensor]:
     if isinstance(head.module, ProjectedHead) and head.module.forgotten_logit == "mask":
         masked.update(head.module.forgotten)
     if head.bias is not None:
-        # Folded, a mask is a bias, which training may have moved a little.
-        masked.update((head.bias < masked_score(head.bias.dtype) / 2).nonzero().flatten().tolist())
+        masked.update(is_masked(head.bias).nonzero().flatten().tolist())
     if not masked:
         return lambda scores: scores
     kept = torch.tensor([label for label in range(head.num_classes) if label not in masked], device=run.torch_device)

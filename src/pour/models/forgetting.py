@@ -18,7 +18,7 @@ from pour.models.dual import find_image_projection
 from pour.models.dualforget import forget_embedding
 from pour.models.head import Example, Head, find_head
 from pour.models.modes import evaluating
-from pour.models.projected import ForgottenLogit, ProjectedHead, masked_score
+from pour.models.projected import ForgottenLogit, ProjectedHead, is_masked
 from pour.models.state import digest, tensor_digest
 from pour.models.surgery import copy_model, swap_module
 from pour.models.tap import checked_batches, device_of, tap_features, to_unit
@@ -166,19 +166,17 @@ def head_removal(head: Head, classes: tuple[int, ...], direction: RowDirection) 
         return Projector.from_directions(_precise(rows, head))
     bias = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
     # A class that was masked before has no part in the mean of all scores; its bias alone would drown them.
-    live = [label for label in range(head.num_classes) if label in chosen or not _is_masked(bias[label])]
-    rows = _precise(rows - head.weight[live].mean(dim=0), head)
-    level = _precise(bias[chosen] - bias[live].mean(), head)
+    live = ~is_masked(bias)
+    live[chosen] = True
+    weight, others = head.weight[live], bias[live]
+    rows = _precise(rows - weight.mean(dim=0), head)
+    level = _precise(bias[chosen] - others.mean(), head)
     if direction == "decisions":
-        return Eraser(_shifts(head.weight[live], [live.index(label) for label in chosen]).to(rows), rows, -level)
-    if direction == "centered-weights" or not bool((bias[live] != bias[live[0]]).any()):
+        places = (live.cumsum(dim=0)[chosen] - 1).tolist()
+        return Eraser(_shifts(weight, places).to(rows), rows, -level)
+    if direction == "centered-weights" or not bool((others != others[0]).any()):
         return Projector.from_directions(rows)
     return Eraser.onto(rows, level)
-
-
-def _is_masked(bias: Tensor) -> bool:
-    """Whether a folded mask stands there, which training may have moved a little."""
-    return bool(bias < masked_score(bias.dtype) / 2)
 
 
 def _shifts(weight: Tensor, chosen: list[int]) -> Tensor:

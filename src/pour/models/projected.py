@@ -15,7 +15,7 @@ from pour.geometry.projector import Projector
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ForgottenLogit", "ProjectedHead", "is_head_layer", "masked_score", "projector_of_state"]
+__all__ = ["ForgottenLogit", "ProjectedHead", "is_head_layer", "is_masked", "masked_score", "projector_of_state"]
 
 ForgottenLogit = Literal["mask", "keep", "zero"]
 """What becomes of a forgotten class's own score: never predicted, left as ``W P z + b``, or 0."""
@@ -45,6 +45,16 @@ def masked_score(dtype: torch.dtype) -> float:
         (-1000000000000000.0, -32752.0)
     """
     return max(torch.finfo(dtype).min / 2, -1e15)
+
+
+def is_masked(bias: Tensor) -> Tensor:
+    """Which classes a folded mask stands for, by their biases (C,); training may have moved it a little.
+
+    Example:
+        >>> is_masked(torch.tensor([0.5, masked_score(torch.float32), -3.0]))
+        tensor([False,  True, False])
+    """
+    return bias < masked_score(bias.dtype) / 2
 
 
 def projector_of_state(state: Mapping[str, Tensor], head: str) -> Projector | Eraser:
