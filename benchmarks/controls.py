@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from pour.methods.batches import Together, as_epochs
+from pour.methods.forget_only import requested_classes
 from pour.methods.iterative import IterativeMethod
 from pour.methods.teachers import frozen_copy
-from pour.models.classes import resolve_classes
 from pour.models.forgetting import head_removal
 from pour.models.head import find_head
-from pour.models.history import class_names
 from pour.models.surgery import copy_model
 from pour.models.tap import extract_features, tap_features, to_unit
 
@@ -53,8 +52,7 @@ class Blend(IterativeMethod):
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Train the encoder of ``model``; the head stays."""
         head = find_head(model)
-        classes = resolve_classes(request.classes, num_classes=head.num_classes, class_names=class_names(model))
-        projector = head_removal(head, classes, "weights").to(run.torch_device)
+        projector = head_removal(head, requested_classes(model, request), "weights").to(run.torch_device)
         sample = extract_features(model, request.retain.sample(_SAMPLE, run), device=run.torch_device)
         mean, cov = moments(projector(sample.features.float()))
         teacher = frozen_copy(model, run)

@@ -13,6 +13,7 @@ from typing import Any
 
 from pour.bench import make_replication_table, make_table, render
 from pour.bench.experiments import RELATIVES
+from pour.bench.replication import other_options
 from pour.bench.segmentation_table import render_scenes, scene_lines
 from pour.bench.zeroshot_table import zero_shot_table
 
@@ -147,8 +148,8 @@ def short_cifar_table(name: str) -> list[str]:
 
 def repeat_table() -> list[str]:
     """CIFAR-10's two runs: how far apart the means of equal rows are, and which moved by more than two points."""
-    table = make_replication_table(ROOT / "results" / "cifar10", ROOT / "results" / "cifar10-earlier")
-    other = {note.split()[0] for note in table.notes if " ran with other options in " in note}
+    stores = ROOT / "results" / "cifar10", ROOT / "results" / "cifar10-earlier"
+    table, other = make_replication_table(*stores), other_options(*stores)
     pairs = [
         (row, before)
         for row, before in pairwise(table.rows)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pour.bench.table import TableRow
 
-__all__ = ["make_replication_table"]
+__all__ = ["make_replication_table", "other_options"]
 
 
 def make_replication_table(
@@ -56,7 +56,7 @@ def make_replication_table(
         *here.notes,
         f"Arrows: above or below the value of {other} by more than two deviations ({different} of {compared} values).",
         *(f"{other}: {note}" for note in there.notes if note not in here.notes),
-        *_other_options(Path(out), Path(other), {row.name for row in here.rows if (row.name, row.encoder) in known}),
+        *(f"{row} ran with other options in {other}: {how}." for row, how in other_options(out, other).items()),
     ]
     if only := [row.name for row in here.rows if (row.name, row.encoder) not in known and not row.encoder]:
         notes.append(f"Not in {other}: {', '.join(only)}.")
@@ -75,20 +75,21 @@ def _marked(row: TableRow, before: TableRow) -> TableRow:
     return replace(row, entries=entries)
 
 
-def _other_options(out: Path, other: Path, rows: set[str]) -> list[str]:
+def other_options(out: str | Path, other: str | Path) -> dict[str, str]:
+    """The rows of two stores that ran with other options in the second, and with which."""
     ours, theirs = _options(out), _options(other)
-    notes = []
-    for row in sorted(rows):
+    found = {}
+    for row in sorted(ours.keys() & theirs.keys()):
         changed = [
             f"{name}={theirs[row].get(name)}, not {ours[row].get(name)}"
             for name in sorted(ours[row].keys() | theirs[row].keys())
             if ours[row].get(name) != theirs[row].get(name)
         ]
         if changed:
-            notes.append(f"{row} ran with other options in {other}: {'; '.join(changed)}.")
-    return notes
+            found[row] = "; ".join(changed)
+    return found
 
 
-def _options(out: Path) -> Mapping[str, dict[str, Any]]:
+def _options(out: str | Path) -> Mapping[str, dict[str, Any]]:
     """Those of each row, which are the same for all its seeds and classes."""
     return {cell.key.row: cell.setup["options"] for cell in read_store(out)}
