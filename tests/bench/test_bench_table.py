@@ -235,13 +235,24 @@ def test_which_request(tmp_path: Path) -> None:
     keep(
         tmp_path,
         GRID,
-        made_up(GRID, "original", forget=(5,), values={"acc_r": 0.5}),
-        made_up(GRID, "original", forget=(1,), values={"acc_r": 0.1}),
+        made_up(GRID, "original", forget=(5,), forgotten_names=("dog",), values={"acc_r": 0.5}),
+        made_up(GRID, "original", forget=(1,), forgotten_names=("5",), values={"acc_r": 0.1}),
+        made_up(GRID, "original", forget=(7, 5), forgotten_names=("horse", "dog"), values={"acc_r": 0.3}),
+        made_up(GRID, "original", forget=(9,), forgotten_names=(), values={"acc_r": 0.9}),
     )
-    assert make_table(tmp_path).row("original").entries["acc_r"].mean == 10
-    assert make_table(tmp_path, forget=[5]).row("original").entries["acc_r"].mean == 50
-    with pytest.raises(UsageError, match=r"no results of forgetting \[0\]; it has those of 1; 5"):
-        make_table(tmp_path, forget=[0])
+
+    def found(*forget: int | str) -> float:
+        return make_table(tmp_path, forget=forget or None).row("original").entries["acc_r"].mean
+
+    assert found() == found(1) == found("1") == 10
+    assert found("5") == 10, "a name before an index"
+    assert found("dog") == 50
+    assert found("horse", "dog") == found(7, "dog") == found("7", 5) == 30
+    assert found(9) == found("9") == 90
+    for forget in (["airplane"], ["0"], ["dog", "horse"], ["horse"]):
+        sentence = rf"no results of forgetting {', '.join(forget)}; it has those of 5; dog; horse, dog; 9\."
+        with pytest.raises(UsageError, match=sentence):
+            make_table(tmp_path, forget=forget)
 
 
 def test_classes_side_by_side(store: Path) -> None:
@@ -318,7 +329,7 @@ def test_a_store_beside_another(store: Path, tmp_path: Path) -> None:
 def test_stores_of_different_things_do_not_stand_beside_each_other(store: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     keep(other, GRID, made_up(GRID, "original", forget=(5,), forgotten_names=("dog",)))
-    with pytest.raises(UsageError, match=r"no results of forgetting \[0\]; it has those of 5"):
+    with pytest.raises(UsageError, match=r"no results of forgetting 0; it has those of dog"):
         make_replication_table(store, other)
     grid = replace(GRID, architecture="resnet-small")
     keep(tmp_path / "small", grid, made_up(grid, "original"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pour.bench.published import Published, differs
 from pour.bench.store import read_experiment, read_store
-from pour.bench.table import ResultTable, make_table, requests_in
+from pour.bench.table import ResultTable, find_request, make_table
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,11 @@ __all__ = ["make_replication_table", "other_options"]
 
 
 def make_replication_table(
-    out: str | Path, other: str | Path, *, forget: Sequence[int] | None = None, columns: Sequence[str] | None = None
+    out: str | Path,
+    other: str | Path,
+    *,
+    forget: Sequence[int | str] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> ResultTable:
     """Read a store into a table that has the lines of another store below its own.
 
@@ -30,11 +34,12 @@ def make_replication_table(
     Args:
         out: the store.
         other: a store of the same dataset, network, recipe and classes.
-        forget: which request's results; by default the first of the experiment that has any.
+        forget: which request's results, its classes by name or index; by default the first of the experiment that has
+            any.
         columns: keys of :data:`pour.bench.columns.COLUMNS`; by default the experiment's.
     """
     here = make_table(out, forget=forget, columns=columns)
-    request = forget or requests_in(read_store(Path(out)), read_experiment(Path(out)) or {})[0]
+    request = find_request(out, read_store(out), read_experiment(Path(out)) or {}, forget)
     there = make_table(other, forget=request, columns=[column.key for column in here.columns])
     if here.subject != there.subject:
         raise UsageError(

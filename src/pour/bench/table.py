@@ -27,6 +27,7 @@ __all__ = [
     "ResultTable",
     "TableRow",
     "comparable_cells",
+    "find_request",
     "forgotten_name",
     "make_table",
     "requests_in",
@@ -118,7 +119,7 @@ class _Collected:
 def make_table(
     out: str | Path,
     *,
-    forget: Sequence[int] | None = None,
+    forget: Sequence[int | str] | None = None,
     columns: Sequence[str] | None = None,
     against: Literal["paper"] | None = None,
 ) -> ResultTable:
@@ -126,14 +127,15 @@ def make_table(
 
     Args:
         out: the store.
-        forget: which request's results; by default the first of the experiment that has any.
+        forget: which request's results, its classes by name or index; by default the first of the experiment that has
+            any.
         columns: keys of :data:`pour.bench.columns.COLUMNS`; by default the experiment's.
         against: "paper" puts the printed values below each method's rows and marks measured ones beyond two deviations.
     """
     folder = Path(out)
     cells = comparable_cells(folder)
     experiment = read_experiment(folder) or {}
-    request = _request(requests_in(cells, experiment), forget)
+    request = find_request(folder, cells, experiment, forget)
     cells = [cell for cell in cells if cell.key.forget == request]
     keys = tuple(columns or experiment.get("columns") or PAPER_COLUMNS)
     if against == "paper" and columns is None:
@@ -182,13 +184,24 @@ def requests_in(cells: Iterable[Cell], experiment: Mapping[str, Any]) -> list[tu
     return [*listed, *sorted(there.difference(listed))]
 
 
-def _request(there: list[tuple[int, ...]], wanted: Sequence[int] | None) -> tuple[int, ...]:
+def find_request(
+    out: str | Path, cells: Sequence[Cell], experiment: Mapping[str, Any], wanted: Sequence[int | str] | None
+) -> tuple[int, ...]:
+    """The request of a store that is meant, its classes by name or index; without any the experiment's first."""
+    there = requests_in(cells, experiment)
     if wanted is None:
         return there[0]
-    if tuple(wanted) not in there:
-        known = "; ".join(", ".join(map(str, request)) for request in sorted(there))
-        raise UsageError(f"The store has no results of forgetting {list(wanted)}; it has those of {known}.")
-    return tuple(wanted)
+    names = {name: label for cell in cells for name, label in zip(cell.forgotten_names, cell.key.forget, strict=False)}
+    found = tuple(
+        names.get(item, int(item) if item.isdecimal() else -1) if isinstance(item, str) else item for item in wanted
+    )
+    if found in there:
+        return found
+    known = {cell.key.forget: forgotten_name(cell) for cell in cells}
+    asked = ", ".join(map(str, wanted))
+    raise UsageError(
+        f"{out} has no results of forgetting {asked}; it has those of {'; '.join(known[key] for key in there)}."
+    )
 
 
 def _columns(keys: Sequence[str]) -> tuple[Column, ...]:

@@ -226,7 +226,7 @@ def table(
         ),
     ] = None,
     forget: Annotated[
-        list[int] | None, typer.Option(help="Whose results, by index; several for a request of several classes.")
+        list[str] | None, typer.Option(help="Whose results: a class's name or index; several forgotten together.")
     ] = None,
     by_class: Annotated[
         bool, typer.Option("--by-class", help="The classes that were forgotten in turn side by side.")
