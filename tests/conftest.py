@@ -1,4 +1,4 @@
-"""What all rooms share: small networks trained once on the digits, and one thread to a worker."""
+"""What all rooms share: small networks that know the digits, and one thread to a worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ import pour
 from pour._files import write_text
 from pour._memory import keep_freed_memory
 from pour.data.splits import Splits
-from pour.training import Run, get_recipe, train_classifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,9 +28,10 @@ if TYPE_CHECKING:
     from pour.data.dataset import ImageDataset
 
 FORGOTTEN_DIGIT = "3"
+DIGITS_NETWORKS = Path(__file__).parent / "networks" / "digits"
 _PATIENCE = 300.0
 
-# Each worker has a core, and the networks that the tests share must not depend on how many threads trained them.
+# Each worker has a core.
 torch.set_num_threads(1)
 keep_freed_memory()
 
@@ -57,21 +57,25 @@ def digits_splits(digits: ImageDataset) -> Splits:
 
 
 @pytest.fixture(scope="session")
-def digits_original(digits: ImageDataset, trained_models: Path) -> nn.Module:
-    """A small ResNet that knows all ten digits; a test that changes it works on a copy."""
-    return _trained(trained_models, digits, "original", without=(), seed=0)
+def digits_original() -> nn.Module:
+    """A small ResNet that knows all ten digits; a test that changes it works on a copy.
+
+    It and the two after it are in files, because a training comes out otherwise on another kind of CPU, and what a test
+    says of a network need not hold of every network (``networks/networks.json`` has the commands).
+    """
+    return pour.load(DIGITS_NETWORKS / "original.safetensors")
 
 
 @pytest.fixture(scope="session")
-def digits_retrained(digits: ImageDataset, trained_models: Path) -> nn.Module:
+def digits_retrained() -> nn.Module:
     """The same network trained without "3"."""
-    return _trained(trained_models, digits, "retrained", without=(FORGOTTEN_DIGIT,), seed=1)
+    return pour.load(DIGITS_NETWORKS / "retrained.safetensors")
 
 
 @pytest.fixture(scope="session")
-def digits_retrained_second(digits: ImageDataset, trained_models: Path) -> nn.Module:
+def digits_retrained_second() -> nn.Module:
     """Another seed of the network trained without "3"."""
-    return _trained(trained_models, digits, "retrained-second", without=(FORGOTTEN_DIGIT,), seed=2)
+    return pour.load(DIGITS_NETWORKS / "retrained-second.safetensors")
 
 
 @pytest.fixture(scope="session")
@@ -101,12 +105,6 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="session")
-def trained_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the small networks."""
-    return _shared_folder(tmp_path_factory, "pour-digits-one-thread", ("geometry", "models", "data", "training"))
-
-
 @dataclass(frozen=True)
 class Demo:
     """What ``pour demo`` wrote and said."""
@@ -118,7 +116,7 @@ class Demo:
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """A real process's ``pour demo``, for all tests that look at what it left."""
-    shared = _shared_folder(tmp_path_factory, "pour-demo", ("**",))
+    shared = _shared_folder(tmp_path_factory, "pour-demo")
     folder, printed = shared / "demo", shared / "printed.txt"
 
     def run() -> None:
@@ -132,27 +130,14 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     return Demo(folder, printed.read_text())
 
 
-def _shared_folder(factory: pytest.TempPathFactory, name: str, rooms: tuple[str, ...]) -> Path:
+def _shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
     """A folder that all workers share (and later runs too), named after the code that its files come from."""
-    source = Path(pour.__file__).parent
     total = hashlib.sha256(torch.__version__.encode())
-    for file in sorted(path for room in rooms for path in source.glob(f"{room}/*.py")):
+    for file in sorted(Path(pour.__file__).parent.glob("**/*.py")):
         total.update(file.read_bytes())
     folder = factory.getbasetemp().parent / f"{name}-{total.hexdigest()[:16]}"
     folder.mkdir(exist_ok=True)
     return folder
-
-
-def _trained(folder: Path, dataset: ImageDataset, name: str, *, without: tuple[str, ...], seed: int) -> nn.Module:
-    file = folder / f"{name}.safetensors"
-
-    def train() -> None:
-        run = Run(seed=seed, device="cpu", progress=False)
-        model, _ = train_classifier(dataset, get_recipe("digits"), run, arch="resnet-digits", without=without)
-        pour.save(model, file, overwrite=True)
-
-    _made_once(file, train)
-    return pour.load(file)
 
 
 def _made_once(file: Path, make: Callable[[], None]) -> None:

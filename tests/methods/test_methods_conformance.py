@@ -55,9 +55,7 @@ class Case:
 
 SMALL: dict[str, Any] = {"batch_size": 32, "augment": False}
 CASES: dict[str, Case] = {
-    "bad-teacher": Case(
-        SMALL | {"batch_size": 64, "epochs": 3, "lr": 3e-3}, drop=0.06, reason="20 steps instead of the data's 70"
-    ),
+    "bad-teacher": Case(SMALL | {"batch_size": 64, "epochs": 3, "lr": 1e-3}),
     "boundary-expand": Case(
         SMALL | {"steps": 20, "lr": 3e-5},
         drop=0.03,
@@ -70,7 +68,7 @@ CASES: dict[str, Case] = {
         drop=0.06,
         reason="a step of 0.1 seldom fools the original on digits",
     ),
-    "delete": Case(SMALL | {"steps": 20, "lr": 3e-5}),
+    "delete": Case(SMALL | {"steps": 40, "lr": 1e-5}),
     "duck": Case(SMALL | {"batch_size": 64, "retain_batches": 10, "repair_epochs": 1}, brief={"epochs": 1}),
     "esc": Case({"rank": 2}, reason="the published share of 64 features is less than one direction"),
     "fcs": Case(
@@ -94,7 +92,7 @@ CASES: dict[str, Case] = {
     "pour-p": Case(drop=0.01, reason="on a collapsed model retained scores shift alike"),
     "projun": Case({"alpha_forget": 10.0, "images": 300}, drop=0.03),
     "random-direction": Case(drop=0.02, forgets=False, reason="a control: the direction means nothing"),
-    "random-label": Case(SMALL | {"steps": 20, "lr": 3e-5}),
+    "random-label": Case(SMALL | {"steps": 40, "lr": 1e-5}),
     "retrain": Case({"epochs": 8}),
     "salun": Case(SMALL | {"batch_size": 64, "epochs": 4, "lr": 0.02}),
     "scrub": Case(
@@ -111,7 +109,7 @@ CASES: dict[str, Case] = {
     "sure": Case(
         SMALL | {"batch_size": 64, "epochs": 10}, drop=0.06, reason="the reversed gradient moves all features"
     ),
-    "unsir": Case({"batch_size": 64}, drop=0.06, reason="it impairs at a rate that harms everything, then repairs"),
+    "unsir": Case({"batch_size": 64, "epochs": 2, "lr": 0.01, "repair_lr": 0.003}),
 }
 
 NAMES = [info.name for info in pour.list_methods()]
