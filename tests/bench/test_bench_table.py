@@ -255,6 +255,26 @@ def test_which_request(tmp_path: Path) -> None:
             make_table(tmp_path, forget=forget)
 
 
+def test_answers_are_compared_with_the_retrained_networks(tmp_path: Path) -> None:
+    """Also of cells that are older than the measure; what an audit said counts where it said something."""
+    told = {"answers_r": 0.5}
+    keep(
+        tmp_path,
+        GRID,
+        made_up(GRID, "original", answers=(10, 0, 0)),
+        made_up(GRID, "retrained", answers=(0, 8, 2)),
+        made_up(GRID, "pour-p", answers=(0, 2, 8)),
+        made_up(GRID, "delete-tuned", answers=(0, 2, 8), values=told),
+        made_up(GRID, "masked-head"),
+        made_up(GRID, "original", seed=1, answers=(10, 0, 0)),
+        made_up(GRID, "pour-p", seed=1, answers=(0, 2, 8)),
+    )
+    table = make_table(tmp_path, columns=["answers_r"])
+    found = {row.name: (entry.mean, entry.n) for row in table.rows if (entry := row.entries.get("answers_r"))}
+    expected = {"original": 100, "retrained": 0, "pour-p": 60, "delete-tuned": 50}
+    assert found == {name: (pytest.approx(value), 1) for name, value in expected.items()}
+
+
 def test_classes_side_by_side(store: Path) -> None:
     """Each class as in its own table; a row that only a later class has stands in its place."""
     for seed, value in enumerate((0.5, 0.7)):

@@ -3,11 +3,14 @@ from math import log
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy
 from sklearn.metrics import confusion_matrix as sklearn_confusion
 
 from pour.errors import UsageError
-from pour.metrics import RetainedUniformity, confusion_matrix, retained_uniformity
+from pour.metrics import RetainedUniformity, answer_distance, confusion_matrix, retained_uniformity
 
 
 def test_entropy_and_divergence_agree_with_scipy():
@@ -59,3 +62,47 @@ def test_wrong_use_says_what_is_wrong():
         retained_uniformity(torch.rand(3), classes=[0])
     with pytest.raises(UsageError, match="labels run from 0 to 3, outside the 3 classes"):
         confusion_matrix(torch.tensor([0, 1]), torch.tensor([0, 3]), 3)
+
+
+answers = st.integers(2, 6).flatmap(
+    lambda n: st.tuples(*(st.lists(st.integers(0, 50), min_size=n, max_size=n).filter(any) for _ in range(3)))
+)
+
+
+@given(answers)
+def test_the_distance_of_answers_is_a_metric_of_shares(counts):
+    one, two = (np.array(side) / sum(side) for side in counts[:2])
+    apart = answer_distance(counts[0], counts[1])
+    assert apart.value == pytest.approx(np.abs(one - two).sum() / 2, abs=1e-12)
+    assert 0 <= apart.low <= apart.value <= apart.high <= 1
+    assert answer_distance(counts[1], counts[0]).value == pytest.approx(apart.value, abs=1e-12)
+    assert answer_distance(counts[0], [3 * count for count in counts[0]]).value == 0
+    rest = answer_distance(counts[0], counts[2]).value + answer_distance(counts[2], counts[1]).value
+    assert apart.value <= rest + 1e-12
+    # Pinsker's kind: the Jensen-Shannon divergence, in bits, is at most the total variation.
+    assert jensenshannon(one, two, base=2) ** 2 <= apart.value + 1e-9
+    assert (apart.value == pytest.approx(1)) == (not (one * two).any())
+
+
+def test_the_interval_of_the_distance_covers_it():
+    """Of two models whose answers are drawn anew; 95 % is promised, and the largest of several is biased upwards."""
+    rng = np.random.default_rng(0)
+    p, q = np.array([0.0, 0.6, 0.3, 0.1]), np.array([0.0, 0.2, 0.3, 0.5])
+    drawn = [answer_distance(*(rng.multinomial(400, side).tolist() for side in (p, q))) for _ in range(400)]
+    assert np.mean([found.covers(0.4) for found in drawn]) > 0.92
+    assert np.mean([found.high - found.low for found in drawn]) < 0.15
+
+
+@pytest.mark.parametrize(
+    ("counts", "reference", "words"),
+    [
+        ([1, 2], [1, 2, 3], "over 2 classes cannot be compared with answers over 3"),
+        ([0, 0], [1, 2], "one at least"),
+        ([1, 2], [0, 0], "one at least"),
+        ([-1, 3], [1, 2], "negative"),
+        ([], [], "one at least"),
+    ],
+)
+def test_answers_that_cannot_be_compared(counts, reference, words):
+    with pytest.raises(UsageError, match=words):
+        answer_distance(counts, reference)

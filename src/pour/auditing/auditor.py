@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +21,7 @@ from pour.auditing.report import AuditedData, AuditedModel, AuditReport
 from pour.auditing.sharing import same_encoder
 from pour.auditing.similarity import rus_reading, similarities
 from pour.errors import DivergenceError
+from pour.metrics.predictions import answer_distance
 from pour.models.history import architecture, history
 from pour.training.run import Precision, Run
 
@@ -179,6 +180,13 @@ class Auditor:
                 if split != "train" and {f"acc_r{suffix}", f"acc_f{suffix}"} <= found.keys()
             }
             book.add("scores", role, {**accuracies, **scores, **found})
+        for (split, suffix), role in product(self._suffixes(), tapped) if "retrained" in tapped else ():
+            answers, reference = (measurer.called(model, split) for model in (tapped[role], tapped["retrained"]))
+            if role != "retrained" and any(answers):
+                apart = Reading.of(answer_distance(answers, reference), sum(answers))
+                # Nothing can be too close to the retrained model.
+                reading = replace(apart, low=0.0) if role == "retrained_second" else apart
+                book.add("scores", role, {f"answers_r{suffix}": reading})
 
     def _alone(
         self, tapped: Tapped, views: tuple[View, ...], measurer: Measurer, book: LineBook, memory: MeasureCache

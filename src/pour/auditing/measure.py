@@ -71,9 +71,9 @@ class Measurer:
             found |= self.attempt(what, lambda split=split, suffix=suffix: self._uniformity(model, split, suffix)) or {}  # type: ignore[misc]
         return found
 
-    def called(self, model: Tapped) -> list[int]:
-        """How often each class is the answer on the forgotten classes' test images."""
-        scores, labels = model.splits["test"].scores, model.labels("test")
+    def called(self, model: Tapped, split: str = "test") -> list[int]:
+        """How often each class is the answer on the forgotten classes' images of a split."""
+        scores, labels = model.splits[split].scores, model.labels(split)
         counts = confusion_matrix(scores, labels, scores.shape[1])[list(model.forgotten)].sum(dim=0)
         answer: list[int] = counts.tolist()
         return answer

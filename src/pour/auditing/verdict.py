@@ -23,7 +23,9 @@ Verdict = Literal["within its interval", "leaks more", "destroyed", "as the orig
   few images for an interval.
 """
 Group = Literal["accuracy", "similarity", "membership", "probes", "predictions", "norms", "collapse", "distance"]
-_Outside = Literal["leaks more", "destroyed", "better", "damage", "by original", "by similarity", "by attack"]
+_Outside = Literal[
+    "leaks more", "destroyed", "better", "damage", "by original", "by similarity", "by attack", "by accuracy"
+]
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class Measure:
     """What a value above the retrained model's interval means.
 
     "damage" is destroyed unless the original was no better, "by original" a leak towards the original's value, "by
-    similarity" a difference that takes its direction from CKA_f(o), and "by attack" one that leaks if the attack as a
-    whole does: its two rates alone only say where its threshold lies.
+    similarity" a difference that takes its direction from CKA_f(o), "by accuracy" one that leaks where Acc_f does, and
+    "by attack" one that leaks if the attack as a whole does: its two rates alone only say where its threshold lies.
     """
     below: _Outside
     """What a value below it means."""
@@ -72,6 +74,7 @@ _MEASURES: dict[str, Measure] = {
     "relearn_f": Measure("Acc_f while relearning, mean", "probes", "leaks more", "better"),
     "entropy_f": Measure("entropy of retained scores, forgotten", "predictions", "by original", "by original"),
     "kl_uniform_f": Measure("KL to uniform, forgotten", "predictions", "by original", "by original"),
+    "answers_r": Measure("answers unlike the retrained's, forgotten", "predictions", "by accuracy", "better"),
     "norm_leak": Measure("forgotten told by norm, area under ROC", "norms", "leaks more", "better"),
     "nc1": Measure("NC1, within / between", "collapse", "damage", "better"),
     "nc2_norm_spread": Measure("NC2, spread of norms", "collapse", "damage", "better"),
@@ -150,6 +153,8 @@ def judge(
         return "leaks more" if toward else "destroyed"
     if side == "by attack":
         return "leaks more" if (earlier or {}).get("rmia_balanced_accuracy") == "leaks more" else "better"
+    if side == "by accuracy":
+        return "leaks more" if _named(name, earlier or {}) else "destroyed"
     if side == "by similarity":
         return _by_similarity(name, above, earlier or {})
     return side
@@ -165,10 +170,8 @@ def _no_worse(reading: Reading, original: Reading | None, harm_above: bool) -> b
 
 def _by_similarity(name: str, above: bool, earlier: Mapping[str, Verdict]) -> Verdict:
     """Whether a value that says only "different" means a leak or damage."""
-    suffix = name.removeprefix(_base_of(name))
-    # Training images have accuracies of their own names, and the distances none; the test images decide for those.
-    where = suffix if f"acc_f{suffix}" in earlier else ""
-    leaks = "leaks more" in (earlier.get(f"acc_f{where}"), earlier.get("iou_f"))
+    suffix, where = name.removeprefix(_base_of(name)), _where(name, earlier)
+    leaks = _named(name, earlier)
     if name.startswith("aus"):
         return "leaks more" if leaks else _damage(earlier.get(f"acc_r{where}"))
     like_original = earlier.get(f"cka_f_o{suffix}")
@@ -178,6 +181,20 @@ def _by_similarity(name: str, above: bool, earlier: Mapping[str, Verdict]) -> Ve
     if name.startswith("rus_r") and earlier.get(f"cka_f_r{suffix}") == "within its interval":
         return _damage(earlier.get(f"cka_r_r{suffix}"))
     return "leaks more" if leaks or like_original == "leaks more" else "destroyed"
+
+
+def _where(name: str, earlier: Mapping[str, Verdict]) -> str:
+    """The suffix of the accuracies that go with a metric.
+
+    Training images have accuracies of their own names, and the distances none; the test images decide for those.
+    """
+    suffix = name.removeprefix(_base_of(name))
+    return suffix if f"acc_f{suffix}" in earlier else ""
+
+
+def _named(name: str, earlier: Mapping[str, Verdict]) -> bool:
+    """Whether the forgotten classes are still the answer on the images that a metric is of."""
+    return "leaks more" in (earlier.get(f"acc_f{_where(name, earlier)}"), earlier.get("iou_f"))
 
 
 def _damage(retained: Verdict | None) -> Verdict:

@@ -73,6 +73,7 @@ COLUMNS: dict[str, Column] = {
         Column(key="cka_r_r", line="cka_r_r", label="CKA_r(r)", latex="CKA$_r^{(r)}$"),
         Column(key="rus_r", line="rus_r", label="RUS(r)", latex="RUS$^{(r)}$"),
         _percent("probe", "probe", "probe", "lower", "probe_linear"),
+        _percent("answers_r", "answers(r)", "answers$^{(r)}$", "lower"),
         Column(
             key="acc_r_change",
             line="acc_r",
@@ -84,7 +85,8 @@ COLUMNS: dict[str, Column] = {
         *_EXTERNAL,
     )
 }
-"""By key; accuracies, rMIA (the attack's true-positive rate, as in the paper) and the probe are in percent."""
+"""By key; accuracies, rMIA (the attack's true-positive rate, as in the paper), the probe and answers(r), how unlike the
+retrained network's the answers to forgotten images are, are in percent."""
 
 PAPER_COLUMNS = tuple(COLUMNS)[:12]
 """What the paper's first table shows, in its order."""

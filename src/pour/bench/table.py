@@ -13,12 +13,16 @@ from pour.bench.published import differs, published, published_notes
 from pour.bench.settings import NOT_TUNED
 from pour.bench.store import check_unmixed, read_experiment, read_store
 from pour.errors import UsageError
+from pour.metrics.predictions import answer_distance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import TypeAlias
 
     from pour.bench.published import Difference
     from pour.bench.store import Cell
+
+    _References: TypeAlias = Mapping[tuple[int, str], Cell]
 
 __all__ = [
     "GROUPS",
@@ -145,8 +149,8 @@ def make_table(
     shown = _columns(keys)
     listed = {row["name"]: row["setting"] for row in experiment.get("rows", [])}
     collected = _collect(cells, list(listed))
-    before = {cell.key.seed: cell for cell in cells if cell.key.row == "original"}
-    rows = [row for entry in collected for row in _rows(entry, shown, before)]
+    references = {(cell.key.seed, cell.key.row): cell for cell in cells if cell.key.row in REFERENCES}
+    rows = [row for entry in collected for row in _rows(entry, shown, references)]
     rows = _marked(rows, shown)
     dataset = cells[0].setup["dataset"]
     if against == "paper":
@@ -226,7 +230,7 @@ def _group(cell: Cell) -> Group:
     return "retain" if {"retain", "validation"} & set(cell.needs) else "forget"
 
 
-def _rows(entry: _Collected, columns: tuple[Column, ...], before: Mapping[int, Cell]) -> list[TableRow]:
+def _rows(entry: _Collected, columns: tuple[Column, ...], references: _References) -> list[TableRow]:
     cell = entry.cells[0]
     setting = cell.setup["setting"] if cell.setup["setting"] in _SETTINGS else ""
     # A row that was to be tuned and was not must not look as if it had been.
@@ -236,36 +240,38 @@ def _rows(entry: _Collected, columns: tuple[Column, ...], before: Mapping[int, C
         label=label_of(entry.name, cell.setup["method"]),
         setting=setting,
         group=_group(cell),
-        entries=_entries(entry.whole, columns, before, raw=False),
+        entries=_entries(entry.whole, columns, references, raw=False),
     )
     if not entry.projected:
         return [row]
     # A projector in front of the head does not change the encoder, and the reader must see that.
-    raw = _entries(entry.whole, columns, before, raw=True)
+    raw = _entries(entry.whole, columns, references, raw=True)
     return [row, replace(row, label=f"{row.label}, encoder", entries=raw, encoder=True)]
 
 
-def _entries(
-    cells: list[Cell], columns: tuple[Column, ...], before: Mapping[int, Cell], *, raw: bool
-) -> dict[str, Entry]:
+def _entries(cells: list[Cell], columns: tuple[Column, ...], references: _References, *, raw: bool) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     for column in columns:
         name = f"raw.{column.line}" if raw else column.line
-        values = [
-            value for cell in cells if (value := _value(cell, name, column, before.get(cell.key.seed))) is not None
-        ]
+        values = [value for cell in cells if (value := _value(cell, name, column, references)) is not None]
         if values:
             deviation = statistics.stdev(values) if len(values) > 1 else None
             entries[column.key] = Entry(mean=statistics.fmean(values), std=deviation, n=len(values))
     return entries
 
 
-def _value(cell: Cell, name: str, column: Column, before: Cell | None) -> float | None:
+def _value(cell: Cell, name: str, column: Column, references: _References) -> float | None:
+    original, retrained = (references.get((cell.key.seed, row)) for row in ("original", "retrained"))
+    if name == "answers_r" and name not in cell.values:
+        # Cells that are older than this measure have the answers that it is made of.
+        if retrained is None or not (any(cell.answers) and any(retrained.answers)):
+            return None
+        return column.scale * answer_distance(cell.answers, retrained.answers).value
     reading = cell.values.get(name)
     value = None if reading is None else reading["value"]
     if value is None or not column.change:
         return None if value is None else value * column.scale
-    earlier = None if before is None else before.values[name]["value"]
+    earlier = None if original is None else original.values[name]["value"]
     return None if earlier is None else (value - earlier) * column.scale
 
 

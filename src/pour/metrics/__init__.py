@@ -10,7 +10,7 @@ from pour.metrics.intervals import Estimate, auc_estimate, balanced_accuracy, wi
 from pour.metrics.logistic import LogisticFit, logistic_regression, standardise
 from pour.metrics.membership import Membership, rmia
 from pour.metrics.norms import NormLeak, norm_leak
-from pour.metrics.predictions import confusion_matrix, retained_uniformity
+from pour.metrics.predictions import answer_distance, confusion_matrix, retained_uniformity
 from pour.metrics.probes import Probe, knn_probe, linear_probe
 from pour.metrics.ranking import roc_auc
 from pour.metrics.unlearning import aus, rus
@@ -27,6 +27,7 @@ __all__ = [
     "Probe",
     "RetainedUniformity",
     "SplitAccuracy",
+    "answer_distance",
     "auc_estimate",
     "aus",
     "balanced_accuracy",

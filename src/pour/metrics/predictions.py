@@ -1,6 +1,6 @@
-"""What a model says of forgotten images: how even its scores over the retained classes are, and its confusions."""
+"""What a model says of forgotten images: how even its retained scores are, its confusions, and how unlike another's."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import log
 
 import torch
@@ -9,8 +9,44 @@ from torch import Tensor
 from pour.errors import UsageError
 from pour.metrics._inputs import check_labels, class_tuple, to_float64
 from pour.metrics.accuracy import predicted_classes
+from pour.metrics.intervals import Estimate, balanced_accuracy, wilson
 
-__all__ = ["confusion_matrix", "retained_uniformity"]
+__all__ = ["answer_distance", "confusion_matrix", "retained_uniformity"]
+
+
+def answer_distance(counts: Sequence[int], reference: Sequence[int]) -> Estimate:
+    """Return the total variation distance of two models' answers, from how often each gave which class.
+
+    It is the share of images that would have to be answered otherwise for the same answers: 0 where both models name
+    every class equally often, 1 where they have no answer in common. A model that never saw a class names others for
+    its images, and a person who sees these answers can tell whether another model does the same.
+
+    The distance is p(A) - q(A) for the classes A that the first model names more often, and the interval that of the
+    difference of the two rates (Newcombe's). It takes them as independent, which for answers to the same images is
+    wide rather than narrow.
+
+    Args:
+        counts: how often each class was the answer.
+        reference: the same of the other model.
+
+    Example:
+        >>> print(answer_distance([0, 80, 20], [0, 60, 40]))
+        0.200 [0.073, 0.319]
+    """
+    if len(counts) != len(reference):
+        raise UsageError(f"Answers over {len(counts)} classes cannot be compared with answers over {len(reference)}.")
+    totals = [sum(counts), sum(reference)]
+    if min(totals) < 1 or min(*counts, *reference) < 0:
+        raise UsageError(
+            "Answers are compared by their counts, which must not be negative, with one at least on each side."
+        )
+    more = [
+        c for c, (one, other) in enumerate(zip(counts, reference, strict=True)) if one * totals[1] > other * totals[0]
+    ]
+    ours, theirs = (wilson(sum(side[c] for c in more), n) for side, n in zip((counts, reference), totals, strict=True))
+    apart = balanced_accuracy(ours, theirs)
+    value, low, high = (2 * end - 1 for end in (apart.value, apart.low, apart.high))
+    return Estimate(max(0.0, value), max(0.0, low), min(1.0, high))
 
 
 def retained_uniformity(scores: Tensor, *, classes: int | Iterable[int]) -> dict[str, Tensor]:

@@ -177,6 +177,11 @@ DEFINITIONS: dict[str, Definition] = {
         r'\frac{1}{| D_f |} \sum_{x ∈ D_f} KL( p(x) ‖ 1 / K ) = log~K - "entropy"',
         "as retrained",
     ),
+    "answers_r": Definition(
+        "Share of forgotten images to be answered otherwise for each class to be named as often as by the retrained.",
+        r"\frac{1}{2} \sum_c | P [ u(x) = c ] - P [ r(x) = c ] | ,~ x ∈ D_f",
+        "lower",
+    ),
     "norm_leak": Definition(
         "How well the length of the features alone tells forgotten from retained images; 0.5 means not at all.",
         "max( A ,~ 1 - A ) ,~ A = P [ ‖ z(x_f) ‖ > ‖ z(x_r) ‖ ]",
