@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from pour.bench import make_replication_table, make_table, render
+from pour.bench import make_class_table, make_replication_table, make_table, render
 from pour.bench.experiments import RELATIVES
 from pour.bench.replication import other_options
 from pour.bench.segmentation_table import render_scenes, scene_lines
@@ -144,6 +144,22 @@ def short_cifar_table(name: str) -> list[str]:
     names = {row.name for row in table.rows} - {row.name for row in rows}
     notes = tuple(note for note in table.notes if note.split()[0] not in names)
     return render(dataclasses.replace(table, rows=tuple(rows), notes=notes), "markdown").rstrip().splitlines()
+
+
+def class_table(name: str) -> list[str]:
+    """Every row that ran on more than one class, and what it did to each."""
+    table = make_class_table(ROOT / "results" / name, columns=("acc_r_change", "acc_f", "rus_r", "answers_r"))
+    several = [row for row in table.rows if len({key.partition(".")[2] for key in row.entries}) > 1]
+    rows = tuple(row for row in several if not row.encoder and row.name != "pour-p-scores")
+    # What did not run on the other classes has no line here.
+    notes = tuple(note for note in table.notes if "Not run" not in note and _is_of(note, {row.name for row in rows}))
+    return render(dataclasses.replace(table, rows=rows, notes=notes), "markdown").rstrip().splitlines()
+
+
+def _is_of(note: str, rows: set[str]) -> bool:
+    """Whether a note is about one of ``rows``, or about none at all."""
+    named = set(re.findall(r"[\w-]+-(?:tuned|common|default)", note))
+    return not named or bool(named & rows)
 
 
 def repeat_table() -> list[str]:
@@ -281,6 +297,9 @@ TABLES = {
         "cifar10": partial(whole_table, "cifar10"),
         "cifar100": partial(whole_table, "cifar100"),
         "repeat": repeat_table,
+        "classes": partial(class_table, "cifar10"),
+        "classes-cifar100": partial(class_table, "cifar100-fast"),
+        "cifar100-fast": partial(short_cifar_table, "cifar100-fast"),
         "pour-d": sweep_table,
         "warm-up": warmup_table,
         "terms": partial(terms_table, "cifar10"),
