@@ -82,7 +82,7 @@ def test_retraining_without_a_class(tmp_path):
 
 
 def test_a_training_that_is_killed_twice_ends_with_the_same_bytes(tmp_path):
-    options = ["train", "--data", "digits", "--epochs", 8, "--save-every", 0, "--quiet", "--seed", 4]
+    options = ["train", "--data", "digits", "--epochs", 4, "--save-every", 0, "--quiet", "--seed", 4]
     succeed(*options, "--out", tmp_path / "whole.safetensors")
     out = tmp_path / "killed.safetensors"
     resume = tmp_path / "killed.safetensors.resume"

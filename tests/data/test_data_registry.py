@@ -1,4 +1,5 @@
 import hashlib
+import importlib.util
 import io
 import tarfile
 from dataclasses import replace
@@ -83,6 +84,16 @@ def test_a_classification_set_is_no_segmentation_set(tmp_path):
         load_segmentation("digits", tmp_path)
     with pytest.raises(UsageError, match="Known are camvid, voc2012"):
         load_segmentation("ade20k", tmp_path)
+
+
+def test_digits_are_read_without_their_file_as_well(monkeypatch):
+    """From scikit-learn itself, should it keep them elsewhere one day."""
+    data = read_digits()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    again = read_digits()
+    for name, split in data.splits.items():
+        assert np.array_equal(split.images, again.splits[name].images)
+        assert np.array_equal(split.labels, again.splits[name].labels)
 
 
 def test_digits_are_the_real_ones_split_evenly():

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
+import textwrap
 import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -144,3 +148,32 @@ def test_names_of_an_earlier_head_are_left_out(method: str) -> None:
         result = pour.unlearn(model, small_request(), method=method, device="cpu", progress=False, head="3")
     record = pour.history(result)[-1]
     assert (record.classes, record.class_names) == ((2,), ())
+
+
+def test_a_method_of_another_package_is_found_by_its_entry_point(tmp_path: Path) -> None:
+    """As an installed package declares it; the same name is a method of every command."""
+    (tmp_path / "theirs.py").write_text(
+        textwrap.dedent('''
+            from dataclasses import dataclass
+            from typing import ClassVar
+
+            from pour.methods import MaskedHead, register
+
+
+            @register
+            @dataclass(kw_only=True)
+            class Theirs(MaskedHead):
+                """Delete the row, as theirs."""
+
+                name: ClassVar[str] = "theirs"
+        ''')
+    )
+    facts = tmp_path / "theirs-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[pour.methods]\ntheirs = theirs:Theirs\n")
+    code = "import pour; print(*(m.summary for m in pour.list_methods() if m.name == 'theirs'))"
+    code += "; print(pour.methods.get_method('theirs'))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout.splitlines() == ["Delete the row, as theirs.", "<class 'theirs.Theirs'>"], done.stderr

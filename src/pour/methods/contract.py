@@ -6,7 +6,8 @@ import dataclasses
 import difflib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pour.errors import UsageError
@@ -76,8 +77,14 @@ def register(method: MethodT) -> MethodT:
     return method
 
 
+@cache
+def _declared() -> tuple[EntryPoint, ...]:
+    """What other packages declare; asked once, because it reads the metadata of all that is installed."""
+    return tuple(entry_points(group=_GROUP))
+
+
 def _registry() -> dict[str, type[Method]]:
-    for entry in entry_points(group=_GROUP):
+    for entry in _declared():
         if entry.name not in _METHODS:
             register(entry.load())
     return _METHODS
