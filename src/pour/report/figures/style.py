@@ -261,8 +261,11 @@ def finish(figure: Figure, description: str) -> Figure:
         figure: everything is drawn.
         description: what it shows, for those who cannot see it; kept as the figure's label.
     """
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+    # Without an engine a saving draws once; with one that does nothing it would draw twice.
+    figure.set_layout_engine(None)
     figure.set_label(description)
     return figure
 
