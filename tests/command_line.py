@@ -1,15 +1,34 @@
-"""Commands in the tests' own process."""
+"""Commands in a process of their own, and in the tests'."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import subprocess
 import sys
 import warnings
 from unittest import mock
 
 from pour.cli import main
+
+# Each worker of the tests has a core.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+
+
+def process(
+    *arguments: object, cwd: os.PathLike[str] | None = None, **environment: object
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "pour", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=cwd,
+        env={**ENVIRONMENT, **{name: str(value) for name, value in environment.items()}},
+        check=False,
+    )
 
 
 def here(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 import torch
 
 import pour
+from command_line import process
 from pour._files import write_text
 from pour._memory import keep_freed_memory
 from pour.data.splits import Splits
@@ -120,9 +119,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     folder, printed = shared / "demo", shared / "printed.txt"
 
     def run() -> None:
-        command = [sys.executable, "-m", "pour", "demo", "--out", str(folder)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+        done = process("demo", "--out", folder)
         assert done.returncode == 0, done.stderr
         write_text(printed, done.stdout)
 

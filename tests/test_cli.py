@@ -1,7 +1,6 @@
 """The command line through real processes; most of what is refused at once in this one."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,22 +12,20 @@ import torch
 from safetensors.torch import load_file
 
 import pour
-from command_line import here
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+from command_line import ENVIRONMENT, here, process
 
 
-def run(*arguments, cwd=None, **options):
-    command = [sys.executable, "-m", "pour", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, cwd=cwd, env=ENVIRONMENT, check=False, **options
-    )
-
-
-def succeed(*arguments, **options):
-    done = run(*arguments, **options)
+def succeed(*arguments):
+    done = process(*arguments)
     assert done.returncode == 0, done.stderr
     return done
+
+
+def show(*arguments):
+    """What a command prints that only reads."""
+    done = here(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def complaint(done, code=2):
@@ -107,12 +104,12 @@ def test_forget_fold_and_history(trained, tmp_path):
     shown = succeed("history", out).stdout
     assert "pour-p" in shown
     assert "3, 7" in shown
-    record = json.loads(succeed("history", out, "--json").stdout)[0]
+    record = json.loads(show("history", out, "--json"))[0]
     assert record["classes"] == [3, 7]
     assert record["digest_before"] != record["digest_after"]
     succeed("unlearn", trained, "--method", "pour-p", "--forget", "3", "--fold", "--out", plain)
     assert load_file(plain).keys() == load_file(trained).keys()
-    assert "Nothing" in succeed("history", trained).stdout
+    assert "Nothing" in show("history", trained)
 
 
 def test_the_same_command_gives_the_same_bytes(trained, tmp_path):
@@ -131,13 +128,13 @@ def test_method_options_are_flags_with_help():
     assert "--layer-decay" in text
     assert "Default: 400" in text
     assert "--forgotten-logit" not in text
-    assert "--forgotten-logit" in succeed("unlearn", "--method", "pour-p", "--help").stdout
+    assert "--forgotten-logit" in show("unlearn", "--method", "pour-p", "--help")
 
 
 def test_tables(tmp_path):
-    assert "pour-d" in succeed("methods").stdout
-    assert "resnet18" in succeed("models").stdout
-    shown = succeed("datasets", "--root", tmp_path).stdout
+    assert "pour-d" in show("methods")
+    assert "resnet18" in show("models")
+    shown = show("datasets", "--root", tmp_path)
     assert "cifar100" in shown
     assert "digits" in shown
 
@@ -213,7 +210,7 @@ def test_bad_files(trained, tmp_path):
 def test_bad_use(trained, tmp_path):
     out = tmp_path / "out.safetensors"
     assert "did you mean 'pour-p'" in complaint(
-        run("unlearn", trained, "--method", "pour_p", "--forget", 3, "--out", out)
+        process("unlearn", trained, "--method", "pour_p", "--forget", 3, "--out", out)
     )
     assert "images of the forgotten classes; name their dataset with --data" in complaint(
         here("unlearn", trained, "--forget", "3", "--out", out)
@@ -244,7 +241,7 @@ def _plain_safetensors(folder):
 
 def test_divergence_is_failed_work(tmp_path):
     out = tmp_path / "out.safetensors"
-    sentence = complaint(run("train", "--lr", "1e9", "--epochs", 2, "--out", out, "--quiet"), code=1)
+    sentence = complaint(process("train", "--lr", "1e9", "--epochs", 2, "--out", out, "--quiet"), code=1)
     assert "at step" in sentence
     assert "learning rate" in sentence
     assert not list(tmp_path.iterdir())

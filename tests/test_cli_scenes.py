@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 import pour
-from command_line import here
+from command_line import here, process
 from pour._torchvision import torchvision_works
 from pour.cli.scenes import open_segmenter
 from pour.cli.terminal import PlainWeights
 from pour.data import load_segmentation
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 torchvision_works()
@@ -26,19 +24,8 @@ pytest.importorskip("segmentation_models_pytorch")
 ARCH = "smp:linknet:tu-mobilenetv3_small_050"
 
 
-def run(*arguments: object, root: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pour", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "POUR_DATA": str(root)},
-        check=False,
-    )
-
-
 def succeed(*arguments: object, root: Path) -> subprocess.CompletedProcess[str]:
-    done = run(*arguments, root=root)
+    done = process(*arguments, POUR_DATA=root)
     assert done.returncode == 0, done.stderr
     return done
 

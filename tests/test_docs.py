@@ -1,10 +1,7 @@
 """What the README and the docs show is what happens."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +9,12 @@ import pytest
 import torch
 
 import pour
+from command_line import process
 from pour.bench import get_experiment, read_store
 from pour.data.loader import DeviceLoader
 from pour.training import Recipe, Run, fit
 
 ROOT = Path(__file__).resolve().parent.parent
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
 
 
 def readme_commands():
@@ -29,15 +26,7 @@ def test_the_readmes_commands_run_as_written(tmp_path):
     commands = readme_commands()
     assert len(commands) >= 8
     for command in commands:
-        done = subprocess.run(
-            [sys.executable, "-m", "pour", *shlex.split(command)],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            env=ENVIRONMENT,
-            timeout=300,
-            check=False,
-        )
+        done = process(*shlex.split(command), cwd=tmp_path)
         assert done.returncode == 0, f"pour {command}\n{done.stderr}"
     assert (tmp_path / "audit.json").is_file()
     assert "pour-d" in (tmp_path / "audit.html").read_text()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ import pytest
 import torch
 
 import pour
+from command_line import process
 from pour.auditing import AuditReport
 from pour.data import list_datasets
 
@@ -92,14 +91,7 @@ def test_methods_forget_real_images(
 
 def test_the_commands_forget_real_images(few: Path, tmp_path: Path) -> None:
     def run(*arguments: object) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "pour", *map(str, arguments), "--device", "cpu", "--quiet"],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            check=False,
-        )
+        done = process(*arguments, "--device", "cpu", "--quiet")
         assert done.returncode == 0, done.stderr
 
     original, retrained = NETWORKS / "original.safetensors", NETWORKS / "retrained.safetensors"

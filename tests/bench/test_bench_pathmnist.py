@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +12,7 @@ import pytest
 import torch
 
 import pour
+from command_line import here, process
 from pour.bench import get_experiment, make_table, read_store, render, run_experiment
 from pour.bench.published import published_notes
 from pour.errors import UsageError
@@ -132,28 +131,20 @@ def test_wrong_use_is_said(weights: Path) -> None:
         replace(get_experiment("pathmnist", weights=str(weights)), weights=None)
 
 
-def pour_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pour", *arguments], capture_output=True, text=True, check=False, timeout=300
-    )
-
-
 def test_the_command_line_trains_forgets_and_audits(root: Path, weights: Path, tmp_path: Path) -> None:
     common = ["--data", "pathmnist", "--root", str(root), "--device", "cpu", "--quiet"]
     train = ["train", "--arch", ARCH, "--weights", str(weights), "--freeze-backbone", "--image-size", "32", *common]
     files = {name: str(tmp_path / f"{name}.safetensors") for name in ("original", "retrained", "projected")}
     for extra in (["--out", files["original"]], ["--without", "adipose", "--seed", "1", "--out", files["retrained"]]):
-        done = pour_command(*train, "--head", "simplex", *extra)
+        done = process(*train, "--head", "simplex", *extra)
         assert done.returncode == 0, done.stderr
     forget = ["unlearn", files["original"], "--method", "pour-p", "--forget", "adipose", "--out", files["projected"]]
-    assert pour_command(*forget, "--quiet").returncode == 0
+    assert process(*forget, "--quiet").returncode == 0
     audit = ["audit", files["original"], files["projected"], "--retrained", files["retrained"], "--forget", "adipose"]
-    done = pour_command(*audit, *common, "--report", str(tmp_path / "r.html"))
+    done = process(*audit, *common, "--report", str(tmp_path / "r.html"))
     assert done.returncode == 0, done.stderr
     assert "frozen backbone" in (tmp_path / "r.html").read_text(encoding="utf-8")
-    missing = pour_command(
-        "train", "--arch", ARCH, "--freeze-backbone", *common, "--out", str(tmp_path / "x.safetensors")
-    )
+    missing = here("train", "--arch", ARCH, "--freeze-backbone", *common, "--out", str(tmp_path / "x.safetensors"))
     assert missing.returncode == 2
     assert "--weights" in missing.stderr
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +17,7 @@ import torch.nn.functional as F
 import pour
 import pour.bench.zeroshot as zeroshot
 import pour.bench.zeroshot_models as zeroshot_models
+from command_line import here, process
 from pour.bench import export_store, import_store, render
 from pour.bench.store import read_store, seal
 from pour.bench.zeroshot import ROWS, run_zero_shot
@@ -279,37 +278,27 @@ def test_results_travel_without_their_models(store: Path, tmp_path: Path) -> Non
     assert draw_zero_shot(tmp_path / "there").get_label() == draw_zero_shot(store).get_label()
 
 
-def pour_command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pour", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-
-
 @pytest.mark.slow
 def test_the_commands_from_training_to_the_audit(tmp_path: Path, text_file: Path) -> None:
     original, forgotten, by_class = (tmp_path / f"{name}.safetensors" for name in ("o", "f", "c"))
     common = ("--device", "cpu", "--quiet")
-    done = pour_command(
+    done = process(
         "train", "--data", "digits", "--arch", "clip-resnet-digits", "--text", text_file, "--epochs", 6, "--out",
         original, *common,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    done = pour_command(
+    done = process(
         "unlearn", original, "--concept", "a photo of a 3", "--text", text_file, "--concept-part", "specific", "--fold",
         "--out", forgotten, "--quiet",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    history = json.loads(pour_command("history", forgotten, "--json").stdout)
+    history = json.loads(here("history", forgotten, "--json").stdout)
     assert [record["method"] for record in history] == ["pour-p", "fold"]
     assert history[0]["options"]["concepts"] == ["a photo of a 3"]
-    done = pour_command("unlearn", original, "--method", "pour-p", "--forget", "3", "--out", by_class, *common)
+    done = process("unlearn", original, "--method", "pour-p", "--forget", "3", "--out", by_class, *common)
     assert done.returncode == 0, done.stderr
     for file in (forgotten, by_class):
-        done = pour_command("audit", original, file, "--forget", "3", "--data", "digits", "--json", "--device", "cpu")
+        done = process("audit", original, file, "--forget", "3", "--data", "digits", "--json", "--device", "cpu")
         assert done.returncode == 0, done.stderr
         values = pour.AuditReport.from_dict(json.loads(done.stdout)).values()
         assert values["acc_f"] <= 0.2
@@ -321,7 +310,7 @@ def test_the_commands_from_training_to_the_audit(tmp_path: Path, text_file: Path
             "has no text 'a zebra'",
         ),
     ):
-        done = pour_command(*arguments)
+        done = here(*arguments)
         assert done.returncode == 2
         assert sentence in done.stderr
 
@@ -344,17 +333,17 @@ def test_a_pretrained_clip_and_a_folder_of_images_from_one_command(tmp_path: Pat
         "bench", "zeroshot", "--arch", f"hf:{tmp_path / 'clip'}", "--data", f"folder:{tmp_path / 'images'}@32",
         "--names", tmp_path / "names.txt", "--forget", "cat", "--forget", "red fish", "--out", out, "--device", "cpu",
     )  # fmt: skip
-    done = pour_command(*command)
+    done = process(*command)
     assert done.returncode == 0, done.stderr
     assert "12 cells made, 0 were there" in done.stdout
     assert "red fish" in done.stdout
-    assert "0 cells made, 12 were there" in pour_command(*command).stdout
+    assert "0 cells made, 12 were there" in process(*command).stdout
     cells = read_store(out)
     # Every image of a plain folder is tested: nothing is trained.
     assert {sum(cell.answers) for cell in cells if cell.key.forget == (0,)} == {6}
     assert all(cell.values["fold_gap"]["value"] < 1e-5 for cell in cells)
     assert (out / "figures" / "changes-specific-dark.svg").is_file()
-    printed = pour_command("table", out, "--format", "markdown", "--against", "paper")
+    printed = here("table", out, "--format", "markdown", "--against", "paper")
     assert "European fire salamander" in printed.stdout
 
 
