@@ -256,3 +256,13 @@ def test_a_full_disk_leaves_nothing_behind(trained, tmp_path):
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
     assert "nothing was changed" in complaint(done, code=1)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("target", ["original.safetensors", "original.json", "original.html"])
+def test_an_audit_replaces_no_file_of_its_models(trained, target):
+    before = {path.name: path.read_bytes() for path in trained.parent.iterdir()}
+    flag = "--report" if target.endswith("html") else "--out"
+    options = ["--forget", 3, "--data", "digits", flag, trained.with_name(target), "--overwrite"]
+    assert "a file of an audited model" in complaint(here("audit", trained, trained, *options))
+    assert "is a file; give a folder" in complaint(here("audit", trained, trained, *options[:4], "--cache", trained))
+    assert {path.name: path.read_bytes() for path in trained.parent.iterdir()} == before

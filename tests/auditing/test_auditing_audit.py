@@ -402,3 +402,29 @@ def test_the_nearest_class_is_counted_on_its_own(full, digits_splits):
     n = full.line("probe_linear_nearest").unlearned.n
     counts = np.bincount(digits_splits.test.whole.labels)
     assert n - counts[3] in counts.tolist()
+
+
+def test_models_with_scores_for_other_numbers_of_classes_are_compared(digits_splits):
+    torch.manual_seed(0)
+    original, retrained = (nn.Sequential(nn.Flatten(), nn.Linear(64, width)) for width in (10, 12))
+    report = audit(
+        original=original,
+        unlearned=pour.forget(original, classes=["3"]),
+        retrained=retrained,
+        data=digits_splits,
+        **QUIET,
+    )
+    assert 0 <= report.value("answers_r") <= 1
+
+
+def test_layers_of_a_network_without_parts(digits_splits):
+    class One(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = nn.Linear(64, 10)
+
+        def forward(self, images):
+            return self.model(images.flatten(1))
+
+    report = audit(original=One(), unlearned=One(), data=digits_splits, layers=True, **QUIET)
+    assert {found.rows for found in report.layers} == {("model",)}

@@ -192,16 +192,17 @@ def test_a_projected_reference_keeps_both_views(tmp_path):
 class Shifted(nn.Module):
     """A network whose shift is in no state dict."""
 
-    def __init__(self, shift=0.0, factor=1.0):
+    def __init__(self, shift=0.0, factor=1.0, steps=(0.0,), table=0.0):
         super().__init__()
         self.net, self.factor = make_model(), factor
+        self.steps, self.table, self.settings = list(steps), np.full(2, table), {"slope": None, "seen": {1, 2}}
         self.register_buffer("shift", torch.tensor(shift), persistent=False)
 
     def forward(self, images):
-        return self.net(images * self.factor + self.shift)
+        return self.net(images * self.factor + self.shift + sum(self.steps) + self.table.sum())
 
 
-@pytest.mark.parametrize("change", [{"shift": 0.5}, {"factor": 2.0}])
+@pytest.mark.parametrize("change", [{"shift": 0.5}, {"factor": 2.0}, {"steps": (0.1, 0.2)}, {"table": 1.0}])
 def test_the_cache_knows_what_is_in_no_state_dict(tmp_path, counted, change):
     make_tapper(cache=tmp_path).tap(Shifted(), "original")
     seen = make_tapper(cache=tmp_path).tap(Shifted(**change), "original")

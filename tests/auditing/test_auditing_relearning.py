@@ -74,6 +74,30 @@ def test_the_attacker_starts_from_neutral_rows():
     assert not (scores.argmax(dim=1) == 2).any()
 
 
+@pytest.mark.parametrize("folded", [True, False])
+def test_a_class_forgotten_before_does_not_shield_the_next(curves, digits_original, digits_splits, run, folded):
+    """A folded mask is a bias so low that a mean with it in would never be reached again."""
+    before = pour.forget(digits_original, classes=["5"])
+    model = pour.forget(pour.fold(before) if folded else before, classes=["3"])
+    found = relearn(model, digits_splits, run, options=SMALL)
+    assert found.forget[-1].value >= curves["original"].forget[-1].value - 0.1
+
+
+@pytest.mark.parametrize("kind", ["computed", "shared"])
+def test_rows_that_are_computed_or_shared_are_set_all_the_same(kind):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Linear(4, 4, bias=False))
+    if kind == "computed":
+        nn.utils.parametrizations.weight_norm(model[2])
+    else:
+        model[2].weight = model[1].weight
+    encoder, rows = model[1].weight.detach().clone(), model[2].weight.detach().clone()
+    opened = _opened(model, (2,), "2")
+    assert torch.allclose(opened[2].weight[2], rows[[0, 1, 3]].mean(dim=0), atol=1e-6)
+    assert torch.allclose(opened[2].weight[[0, 1, 3]], rows[[0, 1, 3]], atol=1e-6)
+    assert torch.equal(opened[1].weight, encoder)
+
+
 def test_the_attacker_has_a_few_images_of_every_class(digits_splits):
     few = _few_images(digits_splits, 4, seed=0)
     assert torch.bincount(torch.tensor(few.labels)).tolist() == [4] * 10

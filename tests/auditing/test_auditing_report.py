@@ -111,6 +111,8 @@ def test_a_report_with_a_hole_is_refused(missing):
         (("lines", 0, "unlearned"), None),
         (("data", "forgotten"), (7,)),
         (("models",), {}),
+        (("lines", 0, "unlearned", "value"), float("nan")),
+        (("answers", "unlearned"), [1]),
     ],
 )
 def test_a_report_that_nobody_could_show_is_refused(where, value):

@@ -78,6 +78,8 @@ def test_which_side_means_what(name, value, original, verdict):
         ("answers_r", 0.9, {"acc_f": "within its interval", "cka_f_o": "leaks more"}, "destroyed"),
         ("answers_r_external", 0.9, {"acc_f": "leaks more", "acc_f_external": "better"}, "destroyed"),
         ("answers_r_train", 0.9, {"acc_f": "leaks more"}, "leaks more"),
+        ("answers_r_train", 0.9, {"acc_f": "within its interval", "acc_tf": "leaks more"}, "leaks more"),
+        ("cka_f_r_train", 0.5, {"acc_f": "leaks more", "acc_tf": "within its interval"}, "destroyed"),
         ("answers_r", 0.1, {"acc_f": "leaks more"}, "better"),
         ("rmia_tpr", 0.9, {"rmia_balanced_accuracy": "leaks more"}, "leaks more"),
         ("rmia_tpr", 0.9, {"rmia_balanced_accuracy": "within its interval"}, "better"),

@@ -88,3 +88,14 @@ def test_a_dataset_knows_its_shape_and_puts_train_and_test_first():
 def test_a_dataset_refuses_what_does_not_fit_together(classes, splits, words):
     with pytest.raises(UsageError, match=words):
         ImageDataset("d", classes, splits)
+
+
+def test_rows_may_be_told_by_booleans_and_nothing_else():
+    split = ImageSplit(np.arange(5 * 64, dtype=np.uint8).reshape(5, 8, 8, 1), np.array([3, 1, 3, 0, 3]))
+    for part in (split, split.take(np.array([4, 3, 2, 1, 0]))):
+        threes = part.take(part.labels == 3)
+        assert threes.labels.tolist() == [3, 3, 3]
+        assert np.array_equal(threes.images, part.images[part.labels == 3])
+    for odd in (np.array([True, False]), np.array([0.0, 1.0])):
+        with pytest.raises(UsageError, match="a boolean for each of the 5 images"):
+            split.take(odd)

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -147,3 +149,18 @@ def test_pixels_of_unknown_range_are_refused(tmp_path, kind, words, size):
     Image.fromarray(np.arange(36, dtype=kind).reshape(6, 6)).save(tmp_path / "a" / "x.tif")
     with pytest.raises(UsageError, match=rf"x.tif holds {words}, whose range is not known"):
         read_folder(tmp_path, size=size)
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    for name in ("bus", "train"):
+        fill(tmp_path / name, 5)
+    assert read_folder(tmp_path).classes == ("bus", "train")
+
+
+def test_names_that_no_text_can_hold_are_readable(tmp_path):
+    odd = os.fsdecode(b"caf\xe9")
+    fill(tmp_path / odd, 5)
+    fill(tmp_path / "bus", 5)
+    dataset = read_folder(tmp_path)
+    assert dataset.classes == ("bus", "caf\N{REPLACEMENT CHARACTER}")
+    assert len(dataset.splits["train"]) == 8

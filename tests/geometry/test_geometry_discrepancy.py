@@ -166,6 +166,11 @@ def test_the_bandwidth_is_the_median_distance():
     assert float(mmd(x, y)) == pytest.approx(float(mmd(x, y, bandwidth=median_bandwidth(x, y))))
 
 
+def test_the_bandwidth_does_not_depend_on_where_the_samples_lie():
+    sample = torch.randn(40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert median_bandwidth(sample + 1e8) == pytest.approx(median_bandwidth(sample), rel=1e-6)
+
+
 def test_the_bandwidth_of_collapsed_features_is_positive():
     collapsed = torch.cat([torch.zeros(30, 2), torch.tensor([[3.0, 4.0]])])
     assert median_bandwidth(collapsed) == pytest.approx(5)

@@ -159,7 +159,7 @@ def test_its_basis_travels_in_the_state_dict_and_survives_copies():
     twin.load_state_dict(copy.deepcopy(projector).state_dict())
     assert torch.equal(twin.basis, projector.basis)
     assert repr(projector) == "Projector(num_features=6, rank=2)"
-    assert (projector.dim, projector.num_features, projector.rank) == (6, 6, 2)
+    assert (projector.num_features, projector.rank) == (6, 2)
 
 
 def test_the_basis_it_is_given_is_copied_and_checked():

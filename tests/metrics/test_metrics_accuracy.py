@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -48,7 +49,23 @@ def test_wrong_use_says_what_is_wrong():
         split_accuracy(torch.rand(3, 2), labels, classes=0)
     with pytest.raises(UsageError, match="integer class indices"):
         split_accuracy(torch.rand(2, 2), labels.float(), classes=0)
+    with pytest.raises(UsageError, match="classes are indices, not '12'"):
+        split_accuracy(torch.rand(2, 2), labels, classes="12")
+    with pytest.raises(UsageError, match="classes are indices"):
+        split_accuracy(torch.rand(2, 2), labels, classes=[0.5])
     with pytest.raises(UsageError, match="classes is empty"):
         SplitAccuracy(classes=[])
     with pytest.raises(UsageError, match="indices from 0 up, got -1"):
         SplitAccuracy(classes=[-1])
+
+
+@pytest.mark.parametrize("classes", [1, [1], (1,), np.int64(1), np.array([1]), torch.tensor([1]), torch.tensor(1)])
+def test_classes_may_come_as_any_kind_of_index(classes):
+    found = split_accuracy(torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0]), classes=classes)
+    assert found["forget"] == 1
+    assert found["retain"] == 0.5
+
+
+def test_small_integer_labels_reach_classes_beyond_them():
+    found = split_accuracy(torch.tensor([0, 1]), torch.tensor([0, 1], dtype=torch.uint8), classes=[1, 300])
+    assert found["forget"] == 1

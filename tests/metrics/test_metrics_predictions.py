@@ -93,6 +93,18 @@ def test_the_interval_of_the_distance_covers_it():
     assert np.mean([found.high - found.low for found in drawn]) < 0.15
 
 
+@pytest.mark.parametrize(("images", "classes"), [(36, 9), (1000, 9), (100, 99), (1000, 99)])
+def test_the_interval_of_models_that_answer_alike_reaches_zero(images, classes):
+    """Which classes are named more often is chance then, and the distance is never 0."""
+    rng = np.random.default_rng(0)
+    drawn = [
+        answer_distance(*(rng.multinomial(images, np.full(classes, 1 / classes)).tolist() for _ in range(2)))
+        for _ in range(300)
+    ]
+    assert np.mean([found.value for found in drawn]) > 0.04
+    assert np.mean([found.low == 0 for found in drawn]) > 0.95
+
+
 @pytest.mark.parametrize(
     ("counts", "reference", "words"),
     [

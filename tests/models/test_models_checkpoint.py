@@ -165,6 +165,10 @@ def test_arch_and_names_can_be_given(tmp_path: Path) -> None:
     path = save(model, tmp_path / "m.safetensors", arch="resnet18", class_names=list("abcdefg"))
     assert type(load(path)) is ResNet
     assert class_names(load(path)) == tuple("abcdefg")
+    for odd in ("abcdefg", [1, 2, 3]):
+        with pytest.raises(UsageError, match="a list of strings"):
+            save(model, tmp_path / "odd.safetensors", class_names=odd)  # type: ignore[arg-type]
+    assert not (tmp_path / "odd.safetensors").exists()
 
 
 def flip_a_byte(path: Path, position: int) -> None:
@@ -320,6 +324,9 @@ def test_names_of_our_own_files_are_kept(tmp_path: Path) -> None:
         {f"module.{name}": value for name, value in model.module.state_dict().items()}, tmp_path / "p.safetensors"
     )
     assert set(read_state_dict(tmp_path / "p.safetensors")) == {"weight", "bias"}
+    for template in (Averaged(), nn.Linear(4, 3)):
+        found = dict(load(tmp_path / "p.safetensors", template).named_parameters())
+        assert torch.equal(next(value for name, value in found.items() if "weight" in name), model.module.weight)
 
 
 @pytest.mark.parametrize("classes", [10, 6])

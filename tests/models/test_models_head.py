@@ -12,7 +12,7 @@ from model_families import CLASSES, FAMILIES, ConvHead, build_family, mlp, timm_
 from torch import Tensor, nn
 
 from pour.errors import UsageError
-from pour.models import find_head, forget, scores_of
+from pour.models import extract_features, find_head, forget, scores_of
 
 EXAMPLE = torch.rand(2, 3, 32, 32)
 
@@ -65,6 +65,50 @@ def test_wrappers_are_looked_through(wrap, small: nn.Module) -> None:
     assert type(forget(wrapped, [0])) is type(small)
 
 
+def test_a_child_called_module_is_no_wrapper() -> None:
+    averaged = torch.optim.swa_utils.AveragedModel(mlp())
+    name = find_head(averaged, head="module.out").name
+    assert name == "module.out"
+    assert find_head(averaged, example=EXAMPLE).name == name
+    batches = [(EXAMPLE, torch.zeros(2, dtype=torch.int64))]
+    assert extract_features(averaged, batches, head=name).scores.shape == (2, CLASSES)
+
+
+class Gated(nn.Module):
+    """Its only ``nn.Linear`` is a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.gate = nn.Linear(8, 8)
+        self.out = nn.Conv2d(8, 5, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        z = self.conv(images)
+        return self.out(z * self.gate(z.mean((2, 3)))[:, :, None, None]).mean((2, 3))
+
+
+class Skipped(nn.Module):
+    """Its only 1x1 convolution is a shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skip = nn.Conv2d(3, 8, 1)
+        self.out = nn.Conv2d(8, 5, 3, padding=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.out(self.skip(images))
+
+
+def test_a_gate_or_a_shortcut_is_not_taken_for_the_head() -> None:
+    with pytest.raises(UsageError, match=r"gate \(8 x 8\), out \(5 x 8\); name the head with head="):
+        find_head(Gated())
+    with pytest.raises(UsageError, match=r"one linear layer, skip \(8 x 3\), but others with weights come after it"):
+        find_head(Skipped())
+    assert find_head(Gated(), head="out").num_classes == 5
+    assert find_head(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 5, 1), nn.Flatten())).name == "1"
+
+
 @pytest.mark.parametrize("example", [EXAMPLE, (EXAMPLE,), {"input": EXAMPLE}])
 def test_example_may_be_tensor_arguments_or_keywords(example) -> None:
     model = mlp().train()
@@ -110,7 +154,7 @@ def test_two_heads_are_listed() -> None:
 def test_no_head_and_unclear_head() -> None:
     with pytest.raises(UsageError, match=r"no linear layer or 1x1 convolution"):
         find_head(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()))
-    with pytest.raises(UsageError, match=r"name it with head=, or pass example="):
+    with pytest.raises(UsageError, match=r"name the head with head=, or pass example="):
         find_head(mlp())
     with pytest.raises(UsageError, match=r"single score"):
         find_head(nn.Linear(4, 1))

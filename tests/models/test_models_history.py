@@ -111,3 +111,18 @@ def test_digest_sees_names_shapes_dtypes_and_bytes() -> None:
         {"a": base["a"].bfloat16(), "b": base["b"]},
     ]
     assert len({digest(other) for other in [base, *others]}) == len(others) + 1
+
+
+def test_reading_leaves_no_mark_on_a_model() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    before = dict(vars(model))
+    forget(model, [0])
+    assert history(model) == []
+    assert class_names(model) is None
+    assert vars(model) == before
+
+
+@pytest.mark.parametrize("odd", ["model.safetensors", None, torch.zeros(2)])
+def test_what_is_no_model_is_told(odd: object) -> None:
+    with pytest.raises(UsageError, match=f"not a {type(odd).__name__}; pour.load opens"):
+        forget(odd, [0])  # type: ignore[arg-type]

@@ -212,6 +212,11 @@ def test_other_texts_can_be_set() -> None:
     model.set_text(unit_rows(3, seed=8))
     assert scores(model).shape == (6, 3)
     assert float(model.head.log_scale.detach()) == pytest.approx(2.0)
+    with torch.no_grad():
+        model.head.bias.fill_(-10.0)
+    masked = pour.fold(pour.forget(model, classes=[0]))
+    masked.set_text(unit_rows(3, seed=8))
+    assert masked.head.bias.tolist() == [-10.0] * 3
     with pytest.raises(UsageError, match="width 5"):
         model.set_text(torch.randn(3, 5))
     with pytest.raises(UsageError, match="fold it before"):

@@ -2,7 +2,7 @@ import torch
 from torch import nn
 
 import pour
-from pour.report.gallery import hang
+from pour.report.gallery import _losses, hang
 from pour.training import Run
 
 
@@ -30,3 +30,13 @@ def test_maps_are_drawn_as_they_are_audited(digits_splits):
     gallery = hang(models, {"unlearned": report}, digits_splits, run, images=50, head="head")
     assert any(section.title == "Angles" for section in gallery.figures)
     assert next(model.parameters()).dtype == torch.bfloat16
+
+
+def test_losses_of_a_method_stay_when_its_model_was_folded_later(digits_original, digits_splits):
+    student = pour.unlearn(
+        digits_original, pour.ForgetRequest.of(digits_splits), method="delete", steps=3, device="cpu", progress=False
+    )
+    assert [section.title for section in _losses({"s": pour.fold(pour.forget(student, classes=["5"]))})] == [
+        "Losses while unlearning"
+    ]
+    assert _losses({"s": pour.forget(digits_original, classes=["5"])}) == []

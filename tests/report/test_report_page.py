@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from report_samples import SVG, sample_embedding, sample_figures, sample_history, sample_report
 
+from pour.auditing import Line, Reading
 from pour.errors import UsageError
 from pour.report import BenchmarkRow, Embedding, FigureSection, ReportedRun, Score, write_benchmark_page, write_report
 from pour.report.cells import VERDICTS, count_verdicts, strip_of
@@ -317,3 +318,20 @@ def test_benchmark_page(tmp_path: Path) -> None:
         write_benchmark_page([], tmp_path / "c.html", title="t")
     with pytest.raises(UsageError, match="relative path"):
         BenchmarkRow(method="m", setting="s", scores={}, report="javascript:alert(1)")
+
+
+def test_a_page_of_scenes_counts_pixels_and_shows_a_class_called_train(tmp_path: Path) -> None:
+    report = sample_report()
+    scenes = [
+        Line(name=name, section="scores", unlearned=Reading(value=0.5, n=90_000), verdict="no reference")
+        for name in ("iou_r", "class_iou_r_train", "cka_f_o_train")
+    ]
+    path = write_report(replace(report, lines=tuple(scenes)), tmp_path / "p.html")
+    text = path.read_text(encoding="utf-8")
+    assert ">Pixels</th>" in text
+    assert "test pixels with each answer" in text
+    for name, of_training_images in (("class_iou_r_train", False), ("cka_f_o_train", True)):
+        row = re.search(rf'<tr role="row"([^>]*)data-words="{name} ', text)
+        assert row is not None
+        assert ("data-train" in row[1]) == of_training_images
+    assert ">Images</th>" in write_report(report, tmp_path / "q.html").read_text(encoding="utf-8")

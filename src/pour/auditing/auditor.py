@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import product, zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from pour._progress import ProgressBar
@@ -181,8 +181,10 @@ class Auditor:
             }
             book.add("scores", role, {**accuracies, **scores, **found})
         for (split, suffix), role in product(self._suffixes(), tapped) if "retrained" in tapped else ():
-            answers, reference = (measurer.called(model, split) for model in (tapped[role], tapped["retrained"]))
-            if role != "retrained" and any(answers):
+            both = [measurer.called(model, split) for model in (tapped[role], tapped["retrained"])]
+            if role != "retrained" and any(both[0]):
+                # A model may have scores for more classes than the data, and the other need not have as many.
+                answers, reference = zip(*zip_longest(*both, fillvalue=0), strict=True)
                 apart = Reading.of(answer_distance(answers, reference), sum(answers))
                 # Nothing can be too close to the retrained model.
                 reading = replace(apart, low=0.0) if role == "retrained_second" else apart

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -24,7 +26,7 @@ from pour.models.surgery import copy_model
 from pour.models.tap import Features, extract_features, fast_encoder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from torch import nn
@@ -268,12 +270,29 @@ def _build(network: nn.Module) -> str:
     stored = network.state_dict().keys()
     buffers = {name: buffer.contiguous() for name, buffer in network.named_buffers() if name not in stored}
     settings = [
-        (name, key, value)
+        (name, key, _plain(value))
         for name, module in network.named_modules()
         for key, value in sorted(vars(module).items())
-        if not key.startswith("_") and key != "training" and isinstance(value, str | bool | int | float | tuple)
+        if not key.startswith("_") and key != "training"
     ]
     return f"{network!r}\0{settings!r}\0{digest(buffers)}"
+
+
+def _plain(value: object) -> object:
+    """A setting as it can be written down: numbers, words, what holds them, and the names of everything else."""
+    if value is None or isinstance(value, str | bool | int | float | torch.dtype):
+        return value
+    if isinstance(value, Mapping):
+        return [(str(key), _plain(item)) for key, item in value.items()]
+    if isinstance(value, set | frozenset):
+        return sorted(repr(_plain(item)) for item in value)
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    if isinstance(value, Tensor):
+        return digest({"": value.contiguous()})
+    if isinstance(value, np.ndarray):
+        return value.shape, str(value.dtype), hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+    return getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def _seen_weight(head: Head) -> Tensor:

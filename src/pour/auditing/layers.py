@@ -106,7 +106,9 @@ def _layers(model: nn.Module, images: Tensor, head: str | None) -> dict[str, Ten
         return hook
 
     last = find_head(network, head=head).name
-    handles = [block.register_forward_hook(keep(name)) for name, block in _blocks(network).items()]
+    # A network without parts is its own only layer.
+    blocks = _blocks(network) or {"model": network}
+    handles = [block.register_forward_hook(keep(name)) for name, block in blocks.items()]
     try:
         with evaluating(network):
             network(images)
@@ -125,6 +127,6 @@ def _blocks(network: nn.Module, prefix: str = "") -> dict[str, nn.Module]:
         container = isinstance(child, nn.Sequential | nn.ModuleList) and any(
             list(part.children()) for part in child.children()
         )
-        wrapped = name == "model" and len(children) <= 2
+        wrapped = name == "model" and len(children) <= 2 and next(child.children(), None) is not None
         blocks |= _blocks(child, f"{path}.") if container or wrapped else {path: child}
     return blocks

@@ -15,7 +15,7 @@ from pour.metrics.accuracy import split_accuracy
 from pour.metrics.intervals import wilson
 from pour.metrics.membership import rmia
 from pour.metrics.norms import norm_leak
-from pour.metrics.predictions import confusion_matrix, retained_uniformity
+from pour.metrics.predictions import confusion_matrix, retained_entropies, retained_uniformity
 from pour.metrics.probes import knn_probe, linear_probe
 from pour.metrics.unlearning import aus
 
@@ -122,11 +122,9 @@ class Measurer:
     def _uniformity(self, model: Tapped, split: str, suffix: str) -> dict[str, Reading]:
         scores = model.splits[split].scores[model.mask(split, "forget")]
         means = retained_uniformity(scores, classes=model.forgotten)
-        retained = [c for c in range(scores.shape[1]) if c not in model.forgotten]
-        entropies = torch.special.entr(scores[:, retained].double().softmax(dim=1)).sum(dim=1)
         n = len(scores)
-        error = float(entropies.std()) / math.sqrt(n) if n > 1 else None
-        span = (0.0, math.log(len(retained)))
+        error = float(retained_entropies(scores, model.forgotten).std()) / math.sqrt(n) if n > 1 else None
+        span = (0.0, math.log(scores.shape[1] - len(model.forgotten)))
         return {
             f"entropy_f{suffix}": Reading.around(float(means["entropy"]), error, n=n, within=span),
             f"kl_uniform_f{suffix}": Reading.around(float(means["kl_to_uniform"]), error, n=n, within=span),

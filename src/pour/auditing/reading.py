@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pour.errors import PourError
+from pour.metrics.intervals import Z95
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pour.metrics.intervals import Estimate
 
-__all__ = ["Z95", "Reading", "hull"]
-
-Z95 = 1.959963984540054
-"""The normal quantile of a two-sided 95 % interval."""
+__all__ = ["Reading", "hull"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from pour.auditing.features import Role, stratified_rows
 from pour.auditing.reading import Reading
@@ -16,7 +17,7 @@ from pour.errors import UsageError
 from pour.metrics.intervals import wilson
 from pour.models.head import find_head
 from pour.models.history import unwrap
-from pour.models.projected import ProjectedHead
+from pour.models.projected import ProjectedHead, is_masked
 from pour.models.surgery import copy_model, swap_module
 from pour.models.tap import extract_features
 from pour.training.loop import fit
@@ -114,9 +115,10 @@ def relearn(
     """Fine-tune a copy of ``model``, encoder and head, on a few training images and watch the forgotten classes return.
 
     Every model is attacked on equal terms: a projector before the head is taken off, since whoever holds the weights
-    can do so, and the head's rows for the forgotten classes start as the mean of the retained rows, so that a mask or a
-    deleted row neither hides nor helps. What is measured is how much of the class the encoder still has, which only
-    means something beside the same curve of a retrained model. BatchNorm's statistics stay frozen.
+    can do so, and the head's rows for the forgotten classes, and for those masked before, start as the mean of the
+    others, so that a mask or a deleted row neither hides nor helps. What is measured is how much of the class the
+    encoder still has, which only means something beside the same curve of a retrained model. BatchNorm's statistics
+    stay frozen.
 
     Args:
         model: left as it is.
@@ -188,12 +190,19 @@ def _opened(model: nn.Module, forgotten: tuple[int, ...], head: str | None) -> n
     found = find_head(network, head=head)
     if isinstance(found.module, ProjectedHead):
         network = swap_module(network, found.module, found.module.head)
-    retained = [c for c in range(found.num_classes) if c not in forgotten]
+    # What an earlier request masked has no part in the mean: its bias alone would drown the others.
+    anew = is_masked(torch.zeros_like(found.weight[:, 0]) if found.bias is None else found.bias)
+    anew[list(forgotten)] = True
     layer = found.layer
-    with torch.no_grad():
-        for tensor in (layer.weight, layer.bias):
-            if isinstance(tensor, torch.Tensor):
-                tensor[list(forgotten)] = tensor[retained].mean(dim=0)
+    for name in ("weight", "bias"):
+        if parametrize.is_parametrized(layer, name):
+            parametrize.remove_parametrizations(layer, name)
+        old = getattr(layer, name)
+        if isinstance(old, torch.Tensor):
+            rows = old.detach().clone()
+            rows[anew] = rows[~anew].mean(dim=0)
+            # A parameter of its own: the old one may be another layer's too.
+            setattr(layer, name, nn.Parameter(rows))
     return network
 
 

@@ -15,7 +15,7 @@ from pour.auditing.reading import Reading
 from pour.auditing.relearning import RelearningCurve
 from pour.auditing.show import as_text, comparison_table, report_tables
 from pour.auditing.verdict import Verdict, measure_of
-from pour.errors import UsageError
+from pour.errors import PourError, UsageError
 
 if TYPE_CHECKING:
     import os
@@ -134,6 +134,11 @@ class AuditReport:
     pour_version: str = __version__
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def pixelwise(self) -> bool:
+        """Whether it is of scenes, so that pixels were counted and not images."""
+        return any(line.name == "iou_r" for line in self.lines)
+
     def line(self, name: str, section: Section | None = None) -> Line:
         """The line of a metric; of the features that the head sees unless another section is named."""
         wanted = [section] if section is not None else ["scores", "features"]
@@ -204,7 +209,9 @@ class AuditReport:
             )
             # What every reader of a report asks for.
             _ = report.models["unlearned"], report.data.forgotten_names
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            if any(len(counts) < len(report.data.classes) for counts in report.answers.values()):
+                raise ValueError("answers for fewer classes than there are")
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, PourError) as error:
             raise UsageError(f"The report cannot be read ({error!r}); it was cut or changed by hand.") from error
         return report
 

@@ -18,7 +18,7 @@ from pour.models.output import scores_of
 from pour.models.projected import ProjectedHead
 from pour.models.segmentation import SegmentationModel
 from pour.models.surgery import in_float32
-from pour.models.tap import tap_features, to_unit
+from pour.models.tap import on_device, tap_features, to_unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,8 +93,6 @@ class TappedScenes:
 def tap_scenes(model: nn.Module, scenes: Scenes, sample: Mapping[Side, PixelSample], run: Run) -> TappedScenes:
     """Run ``model`` once over ``scenes``; count its answers and read its features at the drawn pixels."""
     network = in_float32(unwrap(model))
-    home = next(network.parameters()).device
-    network.to(run.torch_device)
     head = find_head(network)
     if head.dim != 1:
         raise UsageError("The model gives one answer to an image; segmentation needs a head that is a 1x1 convolution.")
@@ -106,6 +104,7 @@ def tap_scenes(model: nn.Module, scenes: Scenes, sample: Mapping[Side, PixelSamp
     parts: dict[tuple[Side, View], list[Tensor]] = {}
     first = 0
     with (
+        on_device(network, run.torch_device),
         evaluating(network),
         torch.inference_mode(),
         torch.autocast(run.torch_device.type, torch.bfloat16, enabled=run.precision == "bf16"),
@@ -122,7 +121,6 @@ def tap_scenes(model: nn.Module, scenes: Scenes, sample: Mapping[Side, PixelSamp
                 for view, maps in views.items():
                     parts.setdefault((side, view), []).append(_read(network, maps, places, labels.shape[1:]))
             first += len(images)
-    network.to(home)
     # Joined outside inference mode, so that later arithmetic may change the result.
     rows = {key: torch.cat(found) for key, found in parts.items()}
     return TappedScenes(torch.stack(confusions).clone(), rows, projected)

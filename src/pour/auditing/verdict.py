@@ -170,10 +170,10 @@ def _no_worse(reading: Reading, original: Reading | None, harm_above: bool) -> b
 
 def _by_similarity(name: str, above: bool, earlier: Mapping[str, Verdict]) -> Verdict:
     """Whether a value that says only "different" means a leak or damage."""
-    suffix, where = name.removeprefix(_base_of(name)), _where(name, earlier)
+    suffix = name.removeprefix(_base_of(name))
     leaks = _named(name, earlier)
     if name.startswith("aus"):
-        return "leaks more" if leaks else _damage(earlier.get(f"acc_r{where}"))
+        return "leaks more" if leaks else _damage(earlier.get(_accuracy(name, "r", earlier)))
     like_original = earlier.get(f"cka_f_o{suffix}")
     if name.startswith("rus_o") and above:
         # RUS(o) rewards any destruction of the forgotten class's features.
@@ -183,18 +183,16 @@ def _by_similarity(name: str, above: bool, earlier: Mapping[str, Verdict]) -> Ve
     return "leaks more" if leaks or like_original == "leaks more" else "destroyed"
 
 
-def _where(name: str, earlier: Mapping[str, Verdict]) -> str:
-    """The suffix of the accuracies that go with a metric.
-
-    Training images have accuracies of their own names, and the distances none; the test images decide for those.
-    """
+def _accuracy(name: str, side: Literal["f", "r"], earlier: Mapping[str, Verdict]) -> str:
+    """The accuracy on the images that a metric is of; the distances have none, and the test images decide for them."""
     suffix = name.removeprefix(_base_of(name))
-    return suffix if f"acc_f{suffix}" in earlier else ""
+    own = f"acc_t{side}" if suffix == "_train" else f"acc_{side}{suffix}"
+    return own if own in earlier else f"acc_{side}"
 
 
 def _named(name: str, earlier: Mapping[str, Verdict]) -> bool:
     """Whether the forgotten classes are still the answer on the images that a metric is of."""
-    return "leaks more" in (earlier.get(f"acc_f{_where(name, earlier)}"), earlier.get("iou_f"))
+    return "leaks more" in (earlier.get(_accuracy(name, "f", earlier)), earlier.get("iou_f"))
 
 
 def _damage(retained: Verdict | None) -> Verdict:

@@ -29,7 +29,7 @@ from pour.cli.terminal import PlainWeights, open_model, show
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import nn
 
@@ -74,7 +74,10 @@ def audit(
     from pour.data.registry import is_segmentation
     from pour.data.splits import Splits
 
-    _check_targets(out, report, overwrite=overwrite)
+    files = [path for path in (original, unlearned, retrained, retrained_second) if path is not None]
+    _check_targets(out, report, files, overwrite=overwrite)
+    if cache is not None and cache.exists() and not cache.is_dir():
+        raise UsageError(f"--cache {cache} is a file; give a folder.")
     scenes = is_segmentation(data)
     if scenes:
         unread = {"--retrained-second": retrained_second, "--relearn": relearn, "--layers": layers, "--cache": cache}
@@ -121,13 +124,18 @@ def audit(
     if report is not None:
         result.save(report.with_suffix(".json"))
         models = {"original": before, "unlearned": after, "retrained": reference}
-        files = [path for path in (original, unlearned, retrained, retrained_second) if path is not None]
         _write_page(result, report, models, splits, files, seed=seed, device=device)
     _tell(result, out, report, as_json=as_json, quiet=quiet)
 
 
-def _check_targets(out: Path | None, report: Path | None, *, overwrite: bool) -> None:
-    """Refuse files that are there or cannot be written, before any work."""
+def _check_targets(out: Path | None, report: Path | None, models: Sequence[Path], *, overwrite: bool) -> None:
+    """Refuse files that are there, that cannot be written or that are the audited ones, before any work."""
+    # Beside a model stands what it was made of.
+    audited = {path.resolve() for model in models for path in (model, model.with_suffix(".json"))}
+    beside = [] if report is None else [report, report.with_suffix(".json")]
+    for target in [*([] if out is None else [out]), *beside]:
+        if target.resolve() in audited:
+            raise UsageError(f"{target} is a file of an audited model; give the report another name.")
     if out is None and report is None:
         refuse_unread({"--overwrite": overwrite}, "without --out or --report")
     if out is not None:
@@ -135,10 +143,9 @@ def _check_targets(out: Path | None, report: Path | None, *, overwrite: bool) ->
     if report is None:
         return
     refuse_to_overwrite(report, overwrite=overwrite)
-    beside = report.with_suffix(".json")
-    if report in (out, beside):
+    if report in (out, report.with_suffix(".json")):
         raise UsageError(f"{report} cannot be both the page and the JSON; call the page of --report *.html.")
-    refuse_to_overwrite(beside, overwrite=overwrite)
+    refuse_to_overwrite(report.with_suffix(".json"), overwrite=overwrite)
 
 
 def _tell(result: AuditReport, out: Path | None, report: Path | None, *, as_json: bool, quiet: bool) -> None:

@@ -76,7 +76,23 @@ class ImageSplit:
         return height, width, channels
 
     def take(self, rows: LabelArray) -> ImageSplit:
-        """Return the split that holds only ``rows`` of this one, in that order; no image is copied."""
+        """Return the split that holds only ``rows`` of this one, in that order; no image is copied.
+
+        Args:
+            rows: indices, or a boolean for each image.
+
+        Example:
+            >>> split = ImageSplit(np.zeros((3, 8, 8, 1), np.uint8), np.array([0, 1, 0]))
+            >>> split.take(split.labels == 0)
+            ImageSplit(2 images of 8 x 8 x 1)
+        """
+        rows = np.asarray(rows)
+        if rows.dtype == bool and rows.shape == self.labels.shape:
+            rows = np.flatnonzero(rows)
+        if rows.dtype.kind not in "iu":
+            raise UsageError(
+                f"Rows are indices, or a boolean for each of the {len(self)} images, not {_describe(rows)}."
+            )
         chosen = object.__new__(ImageSplit)
         chosen.source = self.source
         chosen.labels = self.labels[rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -34,7 +35,8 @@ def read_folder(path: Path, *, size: int | None = None) -> ImageDataset:
         raise UsageError(f"{path} is not a folder; give a folder with one folder of images per class.")
     if size is not None and size < 1:
         raise UsageError(f"The image size must be at least 1 pixel, not {size}.")
-    if (path / "train").is_dir():
+    # A class may be called "train"; then it holds images and no folders, or has no "test" beside it.
+    if (path / "train").is_dir() and ((path / "test").is_dir() or _subfolders(path / "train")):
         classes, files = _given_splits(path)
     else:
         classes, files = _own_splits(path)
@@ -49,7 +51,9 @@ def read_folder(path: Path, *, size: int | None = None) -> ImageDataset:
                 images[row] = pixels
             splits[name] = ImageSplit(images, np.array([label for _, label in entries], np.int64))
     info = DatasetInfo(name=f"folder:{path}", title=path.name, needs="Pillow, and the folder itself")
-    return ImageDataset(name=path.name, classes=tuple(classes), splits=splits, info=info)
+    # File systems allow names that no text can hold.
+    names = tuple(os.fsencode(name).decode("utf-8", "replace") for name in classes)
+    return ImageDataset(name=path.name, classes=names, splits=splits, info=info)
 
 
 _Files = dict[str, list[tuple[Path, int]]]
@@ -77,7 +81,7 @@ def _own_splits(path: Path) -> tuple[list[str], _Files]:
     classes = _subfolders(path)
     files: _Files = {"train": [], "test": []}
     for label, name in enumerate(classes):
-        shuffled = sorted(_images(path / name), key=lambda file: hashlib.sha256(file.name.encode()).digest())
+        shuffled = sorted(_images(path / name), key=lambda file: hashlib.sha256(os.fsencode(file.name)).digest())
         count = len(shuffled) // _TEST_SHARE
         files["test"] += [(file, label) for file in sorted(shuffled[:count])]
         files["train"] += [(file, label) for file in sorted(shuffled[count:])]

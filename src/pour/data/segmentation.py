@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 
@@ -122,7 +122,8 @@ class SegmentationDataset:
     def indices(self, classes: ClassRequest) -> tuple[int, ...]:
         """The indices that ``classes`` names; upper and lower case are the same where that is no confusion."""
         lower = [name.lower() for name in self.classes]
-        given = [classes] if isinstance(classes, str | int) else list(classes)
+        classes = getattr(classes, "tolist", lambda: classes)()
+        given = [classes] if isinstance(classes, str | SupportsIndex) else list(classes)
         if len(set(lower)) == len(lower):
             by_lower = dict(zip(lower, self.classes, strict=True))
             given = [by_lower.get(item.lower(), item) if isinstance(item, str) else item for item in given]

@@ -199,6 +199,8 @@ def median_bandwidth(*samples: Tensor) -> float:
     rows = torch.cat([as_samples(sample, "sample") for sample in samples])
     if len(rows) > _MEDIAN_ROWS:
         rows = rows[torch.linspace(0, len(rows) - 1, _MEDIAN_ROWS, dtype=torch.float64).long()]
+    # Far from the origin their squared norms would drown their distances.
+    rows = rows - rows.mean(dim=0)
     first, second = torch.triu_indices(len(rows), len(rows), offset=1, device=rows.device)
     squares = squared_distances(rows, rows)[first, second]
     squares = squares[squares > 0]

@@ -158,11 +158,6 @@ class Projector(nn.Module):
         """The width d of the features."""
         return self.basis.shape[1]
 
-    @property
-    def dim(self) -> int:
-        """The width d of the features; the same as :attr:`num_features`."""
-        return self.num_features
-
     def extra_repr(self) -> str:
         """Say what is removed from what."""
         return f"num_features={self.num_features}, rank={self.rank}"

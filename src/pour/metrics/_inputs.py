@@ -1,6 +1,8 @@
 """The checks that every metric makes of its features, scores and labels."""
 
 from collections.abc import Iterable
+from operator import index
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
@@ -62,7 +64,13 @@ def check_labels(labels: Tensor, rows: Tensor, name: str) -> Tensor:
 
 def class_tuple(classes: int | Iterable[int]) -> tuple[int, ...]:
     """Return the forgotten classes as sorted distinct indices."""
-    listed = sorted({int(c) for c in ([classes] if isinstance(classes, int) else classes)})
+    # Arrays and tensors count as lists, although they too can stand for one index.
+    plain = getattr(classes, "tolist", lambda: classes)()
+    given = [plain] if isinstance(plain, str | SupportsIndex) else list(plain)
+    indices = [index(c) for c in given if isinstance(c, SupportsIndex)]
+    if len(indices) < len(given):
+        raise UsageError(f"classes are indices, not {classes!r}.")
+    listed = sorted(set(indices))
     if not listed:
         raise UsageError("classes is empty: name at least one forgotten class.")
     if listed[0] < 0:

@@ -34,8 +34,9 @@ def split_accuracy(scores: Tensor, labels: Tensor, *, classes: int | Iterable[in
 
 def count_right(scores: Tensor, labels: Tensor, classes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Return right answers and images on the retained and on the forgotten classes, each of shape (2,)."""
-    right = predicted_classes(scores) == check_labels(labels, scores, "labels")
-    forgotten = is_forgotten(labels.to(scores.device), classes)
+    labels = check_labels(labels, scores, "labels")
+    right = predicted_classes(scores) == labels
+    forgotten = is_forgotten(labels, classes)
     sides = torch.stack([~forgotten, forgotten])
     return (sides & right).sum(dim=1), sides.sum(dim=1)
 

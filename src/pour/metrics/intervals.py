@@ -1,13 +1,14 @@
-"""95 % confidence intervals of rates, of balanced accuracy and of the area under the ROC curve."""
+"""95 % confidence intervals of rates, their differences, balanced accuracy and the area under the ROC curve."""
 
 from dataclasses import dataclass
 from math import sqrt
 
 from pour.errors import UsageError
 
-__all__ = ["Estimate", "auc_estimate", "balanced_accuracy", "wilson"]
+__all__ = ["Z95", "Estimate", "auc_estimate", "balanced_accuracy", "rate_difference", "wilson"]
 
-_Z = 1.959963984540054  # the normal quantile of a two-sided 95 % interval
+Z95 = 1.959963984540054
+"""The normal quantile of a two-sided 95 % interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,9 @@ def wilson(successes: int, n: int) -> Estimate:
     if n < 1 or not 0 <= successes <= n:
         raise UsageError(f"a rate needs 0 <= successes <= n and n >= 1, got {successes} of {n}.")
     rate = successes / n
-    spread = 1 + _Z**2 / n
-    centre = (rate + _Z**2 / (2 * n)) / spread
-    half = _Z * sqrt(rate * (1 - rate) / n + _Z**2 / (4 * n**2)) / spread
+    spread = 1 + Z95**2 / n
+    centre = (rate + Z95**2 / (2 * n)) / spread
+    half = Z95 * sqrt(rate * (1 - rate) / n + Z95**2 / (4 * n**2)) / spread
     # At the two ends the formula is exactly 0 or 1 but for rounding.
     low = 0.0 if successes == 0 else max(0.0, centre - half)
     high = 1.0 if successes == n else min(1.0, centre + half)
@@ -57,20 +58,30 @@ def wilson(successes: int, n: int) -> Estimate:
 
 
 def balanced_accuracy(true_positive: Estimate, false_positive: Estimate) -> Estimate:
-    """Return (TPR + 1 - FPR) / 2 with Newcombe's interval for the difference of two independent rates.
-
-    The ends of the two rates' own intervals are combined in squares, so that the result inherits their good
-    behaviour near 0 and 1.
+    """Return (TPR + 1 - FPR) / 2 with the interval of the :func:`rate_difference`.
 
     Example:
         >>> print(balanced_accuracy(wilson(90, 100), wilson(10, 100)))
         0.900 [0.847, 0.932]
     """
-    p, q = true_positive, false_positive
-    value = (1 + p.value - q.value) / 2
-    below = sqrt((p.value - p.low) ** 2 + (q.high - q.value) ** 2) / 2
-    above = sqrt((p.high - p.value) ** 2 + (q.value - q.low) ** 2) / 2
-    return Estimate(value, max(0.0, value - below), min(1.0, value + above))
+    apart = rate_difference(true_positive, false_positive)
+    return Estimate(*((1 + end) / 2 for end in (apart.value, apart.low, apart.high)))
+
+
+def rate_difference(one: Estimate, other: Estimate) -> Estimate:
+    """Return the difference of two independent rates with Newcombe's interval.
+
+    The ends of the two rates' own intervals are combined in squares, so that the result inherits their good
+    behaviour near 0 and 1.
+
+    Example:
+        >>> print(rate_difference(wilson(90, 100), wilson(10, 100)))
+        0.800 [0.695, 0.863]
+    """
+    value = one.value - other.value
+    below = sqrt((one.value - one.low) ** 2 + (other.high - other.value) ** 2)
+    above = sqrt((one.high - one.value) ** 2 + (other.value - other.low) ** 2)
+    return Estimate(value, max(-1.0, value - below), min(1.0, value + above))
 
 
 def auc_estimate(auc: float, positives: int, negatives: int) -> Estimate:
@@ -98,7 +109,7 @@ def auc_estimate(auc: float, positives: int, negatives: int) -> Estimate:
 
     def outside(theta: float) -> bool:
         shape = 1 + (mean_size - 1) * ((1 - theta) / (2 - theta) + theta / (1 + theta))
-        return abs(auc - theta) > _Z * sqrt(max(0.0, theta * (1 - theta) * shape / (positives * negatives)))
+        return abs(auc - theta) > Z95 * sqrt(max(0.0, theta * (1 - theta) * shape / (positives * negatives)))
 
     def end(far: float) -> float:
         near = auc

@@ -136,7 +136,7 @@ def save(
     model = cards.unwrap(model)
     state = _plain_state(model)
     stored, aliases = _without_ties(state)
-    names = tuple(class_names) if class_names is not None else cards.class_names(model)
+    names = cards.class_names(model) if class_names is None else cards.checked_names(class_names)
     header = Header(
         architecture=_architecture(model, arch),
         class_names=names,

@@ -101,7 +101,7 @@ def find_head(model: nn.Module, *, head: str | None = None, example: Example | N
     """
     model = unwrap(model)
     if head is not None:
-        return _checked(model, _named(model, _WRAPPERS.sub("", head)))
+        return _checked(model, _named(model, head))
     projected = [name for name, module in model.named_modules() if isinstance(module, ProjectedHead)]
     if len(projected) > 1:
         raise _ambiguous(model, projected)
@@ -131,6 +131,9 @@ def _checked(model: nn.Module, name: str) -> Head:
 
 def _named(model: nn.Module, name: str) -> str:
     modules = dict(model.named_modules())
+    if name not in modules:
+        # It may have been read off a model inside a compiling or parallel wrapper.
+        name = _WRAPPERS.sub("", name)
     layers = [path for path, module in modules.items() if is_head_layer(module)]
     if name not in modules:
         close = difflib.get_close_matches(name, layers, n=3, cutoff=0.3) or layers[-3:]
@@ -183,13 +186,26 @@ def _last_layer(module: object) -> nn.Module | None:
 
 
 def _single(model: nn.Module, candidates: Sequence[str]) -> str:
+    """The only layer that could be the head, if nothing speaks against its being the last.
+
+    That is the only ``nn.Linear``, where no 1x1 convolution comes after it, or the only 1x1 convolution, where no
+    other layer with weights does: a gate or a shortcut is no head.
+    """
     linear = [name for name in candidates if isinstance(model.get_submodule(name), nn.Linear)]
-    if len(linear or candidates) == 1:
-        return (linear or candidates)[0]
-    raise UsageError(
-        f"The model has {len(candidates)} linear layers and any could be its head, among them "
-        f"{_listed(model, candidates[-_SHOWN:])}; name it with head=, or pass example= (a small batch of images)."
+    if linear == [candidates[-1]]:
+        return candidates[-1]
+    weighted = [
+        name for name, module in model.named_modules() if next(module.parameters(recurse=False), None) is not None
+    ]
+    if not linear and len(candidates) == 1 and weighted[-1] == candidates[0]:
+        return candidates[0]
+    shown = _listed(model, candidates[-_SHOWN:])
+    found = (
+        f"The model has one linear layer, {shown}, but others with weights come after it"
+        if len(candidates) == 1
+        else f"The model has {len(candidates)} linear layers and any could be its head, among them {shown}"
     )
+    raise UsageError(f"{found}; name the head with head=, or pass example= (a small batch of images).")
 
 
 def _traced(model: nn.Module, candidates: Sequence[str], example: Example) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "Record",
     "add_record",
     "architecture",
+    "checked_names",
     "class_names",
     "copy_card",
     "head_name",
@@ -109,6 +110,8 @@ def _plain(value: Any) -> Any:
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The network inside ``torch.compile``'s or a parallel wrapper."""
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"A model is needed (nn.Module), not a {type(model).__name__}; pour.load opens a file of one.")
     parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     while True:
         inner = model.module if isinstance(model, parallel) else model._modules.get("_orig_mod")
@@ -118,11 +121,15 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def _card(model: nn.Module) -> _Card:
-    model = unwrap(model)
-    card = model.__dict__.get(_ATTRIBUTE)
-    if not isinstance(card, _Card):
-        card = _Card()
-        object.__setattr__(model, _ATTRIBUTE, card)
+    """What the model knows about itself, to read; one that nobody told anything stays without."""
+    card = unwrap(model).__dict__.get(_ATTRIBUTE)
+    return card if isinstance(card, _Card) else _Card()
+
+
+def _own_card(model: nn.Module) -> _Card:
+    """The same to write on."""
+    card = _card(model)
+    object.__setattr__(unwrap(model), _ATTRIBUTE, card)
     return card
 
 
@@ -138,14 +145,19 @@ def history(model: nn.Module) -> list[Record]:
 
 def add_record(model: nn.Module, record: Record) -> None:
     """Append ``record`` to the model's history."""
-    _card(model).history.append(record)
+    _own_card(model).history.append(record)
+
+
+def checked_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Class names as a tuple, or a sentence where they are no list of strings."""
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise UsageError("Class names must be a list of strings, one per class.")
+    return tuple(names)
 
 
 def set_class_names(model: nn.Module, names: Sequence[str] | None) -> None:
     """Tell ``model`` the names of its classes, in the order of its scores."""
-    if names is not None and (isinstance(names, str) or not all(isinstance(name, str) for name in names)):
-        raise UsageError("Class names must be a list of strings, one per class.")
-    _card(model).class_names = None if names is None else tuple(names)
+    _own_card(model).class_names = None if names is None else checked_names(names)
 
 
 def class_names(model: nn.Module) -> tuple[str, ...] | None:
@@ -163,7 +175,7 @@ def class_names(model: nn.Module) -> tuple[str, ...] | None:
 
 def set_architecture(model: nn.Module, name: str, options: Mapping[str, Any]) -> None:
     """Tell ``model`` under which name and options :func:`pour.models.build_model` makes it."""
-    _card(model).architecture = Architecture(name, _plain(dict(options)))
+    _own_card(model).architecture = Architecture(name, _plain(dict(options)))
 
 
 def architecture(model: nn.Module) -> Architecture | None:
@@ -173,7 +185,7 @@ def architecture(model: nn.Module) -> Architecture | None:
 
 def set_head_name(model: nn.Module, name: str) -> None:
     """Tell ``model`` which of its layers is the head, where it is not found by itself."""
-    _card(model).head = name
+    _own_card(model).head = name
 
 
 def head_name(model: nn.Module) -> str | None:

@@ -136,6 +136,14 @@ def _strip_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return state
 
 
+def _with_prefixes(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """``state`` by the names of a model that is itself a wrapper, whose prefix was taken for one of training's."""
+    for prefix in reversed(_WRAPPER_PREFIXES):
+        if own and all(name.startswith(prefix) for name in own) and not any(n.startswith(prefix) for n in state):
+            state = {prefix + name: tensor for name, tensor in state.items()}
+    return state
+
+
 def load_into(model: nn.Module, state: Mapping[str, Tensor], *, source: str, optional: tuple[str, ...] = ()) -> None:
     """Copy ``state`` into ``model``, taking over dtypes; names and shapes must agree.
 
@@ -146,6 +154,7 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], *, source: str, opt
         optional: Names that may be missing from ``state`` and then keep their value.
     """
     own = model.state_dict()
+    state = _with_prefixes(state, own)
     missing = [name for name in own if name not in state and name not in optional]
     unexpected = [name for name in state if name not in own]
     shapes = [

@@ -19,7 +19,7 @@ from pour.models.output import scores_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Features", "Tap", "extract_features", "fast_encoder", "tap_features", "to_unit"]
+__all__ = ["Features", "Tap", "extract_features", "fast_encoder", "on_device", "tap_features", "to_unit"]
 
 
 def to_unit(images: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ def extract_features(
     parts = _Parts()
     taken = 0
     network = unwrap(model)
-    with _on_device(network, device) as place, tap_features(network, head) as tap, evaluating(network):
+    with on_device(network, device) as place, tap_features(network, head) as tap, evaluating(network):
         for images, labels in checked_batches(batches):
             if limit is not None and taken >= limit:
                 break
@@ -227,7 +227,8 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 @contextlib.contextmanager
-def _on_device(model: nn.Module, device: str | torch.device | None) -> Iterator[torch.device]:
+def on_device(model: nn.Module, device: str | torch.device | None) -> Iterator[torch.device]:
+    """Have ``model`` on a device inside the block and where it was afterwards, whatever happens."""
     home = device_of(model)
     place = home if device is None else torch.device(device)
     moved = place != home

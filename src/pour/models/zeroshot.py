@@ -13,6 +13,7 @@ from pour.errors import UsageError
 from pour.models.dual import embed_images, expectations, find_image_projection
 from pour.models.history import architecture, set_architecture, set_class_names, unwrap
 from pour.models.normalize import Normalize
+from pour.models.projected import is_masked
 from pour.models.wrapper import resized
 
 if TYPE_CHECKING:
@@ -121,14 +122,16 @@ class ZeroShotClassifier(nn.Module):
         return f"image_size={self.image_size}"
 
     def set_text(self, text: Tensor, *, class_names: Sequence[str] | None = None) -> None:
-        """Score against other texts from now on; the scale stays, and no class is forgotten by its score."""
+        """Score against other texts from now on; scale and bias stay, and no class is forgotten by its score."""
         head = self.head
         if not isinstance(head, TextHead):
             raise UsageError("The classifier has a projector in front of its texts; fold it before changing them.")
         if text.shape[-1] != head.in_features:
             raise UsageError(f"The texts have width {text.shape[-1]}, but the encoder gives {head.in_features}.")
         scale = float(head.log_scale.detach().exp())
-        self.head = TextHead(text.to(head.weight.device), scale=scale).train(self.training)
+        open_bias = head.bias.detach()[~is_masked(head.bias)]
+        bias = float(open_bias[0]) if len(open_bias) else 0.0
+        self.head = TextHead(text.to(head.weight.device), scale=scale, bias=bias).train(self.training)
         set_class_names(self, class_names)
         if (known := architecture(self)) is not None:
             set_architecture(self, known.name, {**known.options, "num_classes": len(text)})

@@ -161,8 +161,9 @@ def _from_reports(reports: Mapping[str, AuditReport]) -> list[FigureSection]:
 
 
 def _losses(models: Mapping[str, nn.Module]) -> list[FigureSection]:
-    losses = {name: history(model)[-1].losses for name, model in models.items() if history(model)}
-    curves = {name: loss_data({name: values}) for name, values in losses.items() if values}
+    # Of the last method that trained; folding and projecting come after it and have none.
+    losses = {name: [record.losses for record in history(model) if record.losses] for name, model in models.items()}
+    curves = {name: loss_data({name: found[-1]}) for name, found in losses.items() if found}
     if not curves:
         return []
     return [FigureSection.of("Losses while unlearning", lambda theme: draw_losses(curves, theme=theme))]

@@ -15,7 +15,7 @@ from pour.errors import UsageError
 from pour.models.history import unwrap
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
-from pour.models.tap import to_unit
+from pour.models.tap import on_device, to_unit
 from pour.report.figures.saving import save_figure
 from pour.report.figures.segmentation import draw_segmentation, segmentation_data
 from pour.report.sections import FigureSection
@@ -55,9 +55,9 @@ def choose_scenes(scenes: Scenes, forgotten: Sequence[int], count: int = 3) -> S
 
 def predict_masks(model: nn.Module, scenes: Scenes, run: Run) -> list[NDArray[np.int64]]:
     """The class that ``model`` gives to every pixel, an (H, W) array to a scene."""
-    network = unwrap(model).to(run.torch_device)
+    network = unwrap(model)
     masks: list[NDArray[np.int64]] = []
-    with evaluating(network), torch.inference_mode():
+    with on_device(network, run.torch_device), evaluating(network), torch.inference_mode():
         for images, _ in scene_batches(scenes, run):
             masks += list(scores_of(network(to_unit(images))).argmax(dim=1).cpu().numpy())
     return masks

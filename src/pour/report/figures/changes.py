@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pour.errors import UsageError
-from pour.metrics.intervals import wilson
+from pour.metrics.intervals import rate_difference, wilson
 from pour.report.figures.style import FULL_WIDTH, Theme, drawing, finish, listed, plain_text
 
 if TYPE_CHECKING:
@@ -146,8 +145,6 @@ def _change(name: str, before: Tensor, after: Tensor, forgotten: tuple[int, ...]
         if not old_n or not new_n:
             continue
         old, new = wilson(int(before[label, label]), old_n), wilson(int(after[label, label]), new_n)
-        change[label] = new.value - old.value
-        # Newcombe's interval of a difference: each end of one rate against the other end of the other.
-        low[label] = change[label] - sqrt((new.value - new.low) ** 2 + (old.high - old.value) ** 2)
-        high[label] = change[label] + sqrt((new.high - new.value) ** 2 + (old.value - old.low) ** 2)
+        moved = rate_difference(new, old)
+        change[label], low[label], high[label] = moved.value, moved.low, moved.high
     return AccuracyChange(name=name, forgotten=forgotten, change=change, low=low, high=high)
