@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from pour.methods.batches import Together, as_epochs
+from pour.methods.batches import Together
 from pour.methods.forget_only import requested_classes
 from pour.methods.iterative import IterativeMethod
 from pour.methods.teachers import frozen_copy
@@ -16,6 +16,7 @@ from pour.models.forgetting import head_removal
 from pour.models.head import find_head
 from pour.models.surgery import copy_model
 from pour.models.tap import extract_features, tap_features, to_unit
+from pour.training.loop import as_epochs
 
 if TYPE_CHECKING:
     from pour.methods.request import Granted, Need

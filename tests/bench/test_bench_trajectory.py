@@ -115,3 +115,13 @@ def test_wrong_use_is_told(digits_original: nn.Module, digits_splits: Splits) ->
         follow(digits_original, digits_original, digits_splits, "pour-p", every=1)
     with pytest.raises(UsageError, match="steps between looks must be at least 1, but are 0"):
         follow(digits_original, digits_original, digits_splits, "delete", every=0)
+
+
+@pytest.mark.parametrize("method", ["boundary-expand", "sure"])
+def test_a_network_that_is_trained_inside_another_is_looked_at_in_the_end(
+    method, digits_original, digits_retrained, digits_splits
+):
+    splits = digits_splits.holdout(0.1, seed=0)
+    found = follow(digits_original, digits_retrained, splits, method, every=2, steps=3, device="cpu", progress=False)
+    assert [look.step for look in found.looks] == [0, 3]
+    assert found.looks[1].acc_r != found.looks[0].acc_r or found.looks[1].terms != found.looks[0].terms

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ from small_requests import FORGET, NOTHING, RETAIN, kl, losses, small_request, t
 
 import pour
 from pour.errors import UsageError
-from pour.methods import make_method
+from pour.methods import ForgetRequest, make_method
+from pour.methods.bad_teacher import BadTeacher
+from pour.models import build_model
 from pour.training.run import Run
 
 if TYPE_CHECKING:
@@ -55,7 +58,28 @@ def test_an_epoch_is_the_forget_images_and_a_share_of_the_retained(
     )
     request.classes = [3]
     result = unlearn(digits_original, "bad-teacher", request, retain_share=share, batch_size=100, augment=False)
-    assert len(losses(result)) == (147 + round(share * 1295)) // 100
+    assert len(losses(result)) == math.ceil((147 + round(share * 1295)) / 100)
+
+
+def test_the_share_of_the_retained_images_is_drawn_once(
+    digits_original: nn.Module, digits_splits: Splits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[bytes] = set()
+    train = BadTeacher.train
+
+    def spy(self: BadTeacher, model: nn.Module, batches: Any, *arguments: Any, **options: Any) -> Any:
+        for epoch in range(3):
+            for _, _, kept, _ in batches.epoch(epoch):
+                seen.update(image.numpy().tobytes() for image in kept)
+        return train(self, model, batches, *arguments, **options)
+
+    monkeypatch.setattr(BadTeacher, "train", spy)
+    request = ForgetRequest.of(
+        digits_splits, build=lambda: build_model("resnet-digits", 10, in_channels=1, image_size=8)
+    )
+    unlearn(digits_original, "bad-teacher", request, retain_share=0.3, augment=False)
+    # Few digits are the same as another.
+    assert 0.95 * 388 < len(seen) <= 388
 
 
 def test_bad_options_are_told() -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pour.errors import UsageError
-from pour.methods.batches import InTurn, Later, Relabelled, Repeated, Stamped, Together, as_epochs
-from pour.training.loop import Epochs
+from pour.methods.batches import InTurn, Later, Relabelled, Repeated, Stamped, Together
+from pour.training.loop import Epochs, as_epochs
 from pour.training.run import Run
 
 if TYPE_CHECKING:

@@ -338,6 +338,63 @@ def test_a_diverging_rate_is_told(bench: Bench, name: str) -> None:
         bench.run(name, **(brief(name) | {"lr": 1e30} | ({"steps": 12} if "steps" in brief(name) else {})))
 
 
+@pytest.mark.parametrize("name", ITERATIVE)
+def test_a_last_step_that_destroys_the_network_is_told(bench: Bench, name: str) -> None:
+    """Its loss was measured before it."""
+    one = {"steps": 1} if "steps" in brief(name) else {}
+    with pytest.raises(DivergenceError, match="use a smaller learning rate"):
+        bench.run(name, **(brief(name) | one | {"lr": 1e30}))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_takes_a_network_in_half_precision_and_gives_one_back(bench: Bench, name: str) -> None:
+    half = copy.deepcopy(bench.original).to(torch.bfloat16)
+    result = bench.run(name, half, **brief(name))
+    # A projector, which is a buffer, keeps its precision.
+    assert {parameter.dtype for parameter in result.parameters()} == {torch.bfloat16}
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
+    images = torch.as_tensor(bench.dataset.splits["test"].images[:50]).permute(0, 3, 1, 2) / 255
+    assert result(images.to(torch.bfloat16)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_images_of_the_wrong_classes_are_told(bench: Bench, name: str) -> None:
+    request = bench.request(name, (FORGOTTEN,))
+    needs, train = get_method(name).needs, bench.dataset.splits["train"]
+    odd = {"forget": "not to be forgotten", "retain": "which is to be forgotten"}
+    for need, words in odd.items():
+        if need in needs:
+            with pytest.raises(UsageError, match=f"The images to {need} hold class .*{words}"):
+                pour.unlearn(
+                    bench.original,
+                    dataclasses.replace(request, **{need: train}),
+                    method=name,
+                    device="cpu",
+                    progress=False,
+                    **(case_of(name).options | brief(name)),
+                )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_that_are_none_are_told(bench: Bench, name: str) -> None:
+    floats = [
+        option.name
+        for option in dataclasses.fields(get_method(name))
+        if isinstance(option.default, float) and option.name != "layer_decay"
+    ]
+    for option in floats:
+        for odd in (float("nan"), float("inf")):
+            with pytest.raises(UsageError):
+                pour.unlearn(
+                    bench.original,
+                    bench.request(name, (FORGOTTEN,)),
+                    method=name,
+                    device="cpu",
+                    progress=False,
+                    **{option: odd},
+                )
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_unknown_option_is_told(bench: Bench, name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} has no option 'temprature'"):

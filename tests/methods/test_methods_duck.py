@@ -70,7 +70,7 @@ def test_forget_features_go_to_their_first_target() -> None:
 
 
 def test_stops_when_forgotten_and_repairs() -> None:
-    result = unlearn(tiny_net(), "duck", stop_accuracy=1.1, repair_epochs=2)
+    result = unlearn(tiny_net(), "duck", stop_accuracy=1.0, repair_epochs=2)
     assert len(losses(result)) == 2 * len(RETAIN)
 
 
@@ -81,3 +81,9 @@ def test_bad_options_are_told() -> None:
         make_method("duck", retain_batches=0)
     with pytest.raises(UsageError, match="repair_lr must be above 0"):
         make_method("duck", repair_lr=0.0)
+    with pytest.raises(UsageError, match="stop_accuracy a share, 0 to 1"):
+        make_method("duck", stop_accuracy=5.0)
+    with pytest.raises(UsageError, match="lambda_1 and lambda_2 must not be negative"):
+        make_method("duck", lambda_2=-1.0)
+    with pytest.raises(UsageError, match="a schedule would begin anew with each; leave it constant"):
+        make_method("duck", schedule="cosine")

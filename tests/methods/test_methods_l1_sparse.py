@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_requests import NOTHING, RETAIN, cross_entropy, losses, small_request, tiny_net, unlearn
+from small_requests import NOTHING, RETAIN, batches, cross_entropy, losses, small_request, tiny_net, unlearn
 
+import pour
 from pour.errors import UsageError
 from pour.methods import make_method
 
@@ -49,3 +50,12 @@ def test_the_penalty_shrinks_weights() -> None:
 def test_bad_options_are_told() -> None:
     with pytest.raises(UsageError, match="alpha and plain_epochs must not be negative"):
         make_method("l1-sparse", alpha=-1.0)
+
+
+def test_the_mark_of_a_masked_class_is_no_weight() -> None:
+    model = pour.fold(pour.forget(tiny_net(), classes=[0]))
+    request = small_request(retain=batches(2, 6, (1, 3), seed=2))
+    result = unlearn(model, "l1-sparse", request, lr=NOTHING, steps=1)
+    assert losses(result)[0] < 100
+    with pytest.raises(UsageError, match="must leave some of the 10 epochs to the penalty"):
+        make_method("l1-sparse", plain_epochs=10)

@@ -74,3 +74,35 @@ def test_a_run_that_did_not_forget_warns(digits_original, digits_splits):
 def test_bad_options(options, words):
     with pytest.raises(UsageError, match=words):
         PourD(**options)
+
+
+def test_the_rate_has_a_bound_where_little_is_left_to_remove(digits_original, digits_splits):
+    """The loss before the first step is small on a network that has forgotten, and a rate over it was without end."""
+    request = pour.ForgetRequest.of(digits_splits)
+    options = {"augment": False, "batch_size": 32, "device": "cpu", "progress": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        once = pour.unlearn(digits_original, request, **options)
+        twice = pour.unlearn(once, request, **options)
+    first, second = (pour.history(model)[-1].log[0] for model in (once, twice))
+    assert first["lr"] == pytest.approx(2.4e-3 / first["initial_loss"])
+    assert 2.4e-3 / second["initial_loss"] > 1e-3
+    assert second["lr"] == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize("lr", [1e-7, 1e-6])
+def test_a_loss_that_did_not_move_is_not_called_risen(digits_original, digits_splits, lr):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        pour.unlearn(
+            digits_original,
+            pour.ForgetRequest.of(digits_splits),
+            lr=lr,
+            steps=15,
+            seed=1,
+            batch_size=16,
+            augment=False,
+            device="cpu",
+            progress=False,
+        )
+    assert not [str(found.message) for found in told if "rose" in str(found.message)]

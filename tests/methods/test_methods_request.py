@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from small_requests import FORGET, NOTHING, RETAIN, Batch, batches, small_request, tiny_net, unlearn
-from torch.utils.data import DataLoader, TensorDataset
+from small_requests import FORGET, NOTHING, RETAIN, Batch, batches, losses, small_request, tiny_net, unlearn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import pour
 from pour.data.dataset import ImageSplit
 from pour.errors import UsageError
 from pour.methods import ForgetRequest, make_method, request_of
-from pour.methods.batches import as_epochs
 from pour.methods.finetune import Finetune
 from pour.methods.images import Images
 from pour.training import Run
+from pour.training.loop import as_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,3 +179,81 @@ def test_a_sample_may_leave_a_single_last_image_out(own: bool, alone: bool, expe
     source = [(torch.from_numpy(split.images), torch.from_numpy(split.labels))] if own else split
     taken = Images(source).sample(17, RUN, batch_size=8, alone=alone)
     assert [len(labels) for _, labels in taken] == expected
+
+
+def images_of(*labels: int) -> list[tuple[Tensor, Tensor]]:
+    return [(torch.rand(len(labels), 1, 6, 6), torch.tensor(labels))]
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "words"),
+    [
+        ("delete", {"forget": images_of(2, 3)}, "The images to forget hold class 3, which is not to be forgotten"),
+        ("finetune", {"retain": images_of(0, 2)}, "The images to retain hold class 2, which is to be forgotten"),
+        ("delete", {"forget": [(torch.rand(2, 1, 6, 6), torch.zeros(2, 6, 6, dtype=torch.long))]}, "one to an image"),
+        ("delete", {"forget": [(torch.rand(0, 1, 6, 6), torch.zeros(0, dtype=torch.long))]}, "A batch holds no image"),
+    ],
+)
+def test_own_batches_that_contradict_the_request_are_told(method: str, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        unlearn(tiny_net(), method, small_request(**changes), steps=1)
+
+
+class Stream(IterableDataset):  # type: ignore[type-arg]
+    def __iter__(self) -> Iterator[Batch]:
+        yield from images_of(0, 1)
+
+
+class Counting(DataLoader):  # type: ignore[type-arg]
+    """Somebody's loader that counts its epochs."""
+
+    epoch = 0
+
+
+def test_loaders_of_other_kinds() -> None:
+    stream = DataLoader(Stream(), batch_size=None)
+    with pytest.raises(UsageError, match="batches with a length"):
+        unlearn(tiny_net(), "finetune", small_request(retain=stream), steps=1)
+    pairs = [(image, label) for images, labels in RETAIN for image, label in zip(images, labels, strict=True)]
+    counting = Counting(pairs, batch_size=6)
+    assert len(losses(unlearn(tiny_net(), "finetune", small_request(retain=counting), epochs=1))) == 3
+
+
+def test_a_batch_of_one_image_is_too_small_for_batch_norm() -> None:
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.BatchNorm1d(5))
+            self.head = nn.Linear(5, 4)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.head(self.body(images))
+
+    with pytest.raises(UsageError, match="BatchNorm cannot train on a batch of a single image"):
+        pour.unlearn(
+            Flat().eval(),
+            small_request(retain=images_of(0)),
+            method="finetune",
+            head="head",
+            steps=1,
+            device="cpu",
+            progress=False,
+        )
+
+
+def test_options_without_an_effect_on_own_batches_are_told_and_not_recorded() -> None:
+    with pytest.warns(UserWarning, match="batch_size has no effect on delete here: your own batches are used as they"):
+        result = unlearn(tiny_net(), "delete", steps=1, batch_size=3)
+    options = pour.history(result)[-1].options
+    assert options["batch_size"] is None
+    assert options["augment"] is None
+    split = ImageSplit(np.zeros((6, 6, 6, 1), np.uint8), np.full(6, 2))
+    plain = unlearn(tiny_net(), "delete", small_request(forget=split), steps=1, batch_size=3)
+    assert pour.history(plain)[-1].options["batch_size"] == 3
+
+
+def test_weights_in_several_precisions_are_told() -> None:
+    model = tiny_net()
+    model[0].half()
+    with pytest.raises(UsageError, match=r"weights in torch\.float16 and torch\.float32; bring it to one precision"):
+        unlearn(model, "delete", steps=1)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_requests import FORGET, small_request, tiny_net, unlearn
+from small_requests import FORGET, batches, small_request, tiny_net, unlearn
 from torch import Tensor
 
 from pour.errors import UsageError
@@ -70,9 +70,8 @@ def test_a_class_forgotten_before_is_no_random_label(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("pour.methods.salun.Relabelled", spy)
     first = unlearn(tiny_net(), "salun", steps=1)
-    second = small_request()
-    second.classes = [0]
-    unlearn(first, "salun", second, steps=1)
+    forget, retain = batches(1, 4, (0,), seed=1), batches(1, 4, (1, 3), seed=2)
+    unlearn(first, "salun", small_request(classes=[0], forget=forget, retain=retain), steps=1)
     assert seen == [[0, 1, 2, 3], [0, 1, 3]]
 
 

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 import torch
-from small_requests import FORGET, RETAIN, small_request, tiny_net, unlearn
-from torch import nn
+from small_requests import FORGET, FORGOTTEN, RETAIN, small_request, tiny_net, unlearn
+from torch import Tensor, nn
 
+import pour
 from pour.data.dataset import ImageSplit
 from pour.errors import UsageError
 from pour.methods import ForgetRequest, Images, make_method
 from pour.methods.ssd import dampen, importance
 from pour.training.run import Run
+
+if TYPE_CHECKING:
+    from pour.data.splits import Splits
 
 
 def test_selection_and_dampening_by_hand() -> None:
@@ -77,11 +83,34 @@ def test_all_images_are_mixed_before_they_are_batched() -> None:
         assert torch.equal(images.flatten(1).amax(dim=1) == 0, labels == 2)
 
 
-def test_own_batches_come_as_they_are() -> None:
+@pytest.mark.parametrize("turned", [False, True])
+def test_own_batches_are_mixed_image_by_image(turned: bool) -> None:
     run = Run(device="cpu", progress=False)
-    joined = Images(FORGET).joined(Images(RETAIN), run)
+    sides = (Images(FORGET), Images(RETAIN))
+    joined = sides[turned].joined(sides[not turned], run)
     for _ in range(2):
-        assert [len(images) for images, _ in joined.once(run)] == [4, 4, 6, 6, 6]
+        found = list(joined.once(run))
+        assert [int((labels == FORGOTTEN).sum()) for _, labels in found] == [3, 2, 3]
+        assert [len(labels) for _, labels in found] == [9, 8, 9]
+        images = torch.cat([images for images, _ in found]).flatten(1)
+        expected = torch.cat([images for images, _ in (*FORGET, *RETAIN)]).flatten(1)
+        assert torch.equal(images.sum(1).sort().values, expected.sum(1).sort().values)
+
+
+def test_own_batches_forget_as_a_split_does(digits_original: nn.Module, digits_splits: Splits) -> None:
+    def batches(split: ImageSplit) -> list[tuple[Tensor, Tensor]]:
+        images = torch.as_tensor(split.images).permute(0, 3, 1, 2)
+        parts = images.split(32), torch.as_tensor(split.labels).split(32)
+        return list(zip(*parts, strict=True))
+
+    retained = digits_splits.retain_train
+    mixed = retained.take(np.random.default_rng(0).permutation(len(retained)))
+    request = ForgetRequest(classes=["3"], forget=batches(digits_splits.forget_train), retain=batches(mixed))
+    result = unlearn(digits_original, "ssd", request, selection=50.0)
+    test = digits_splits.forget_test
+    scores = result(torch.as_tensor(test.images).permute(0, 3, 1, 2) / 255)
+    assert (scores.argmax(dim=1).numpy() == test.labels).mean() < 0.1
+    assert pour.history(result)[-1].log[0]["share_of_weights_dampened"] > 0.01
 
 
 def test_bad_options_are_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import subprocess
 import sys
@@ -19,7 +20,9 @@ from torch import nn
 import pour
 from pour.errors import UsageError
 from pour.methods import make_method, request_of
+from pour.methods.teachers import without_dropout
 from pour.models import build_model, find_head, set_class_names
+from pour.models import history as cards
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +71,7 @@ def test_a_head_that_is_not_found_by_itself(
 
 
 def test_without_being_told_it_says_what_to_pass() -> None:
-    with pytest.raises(UsageError, match="name it with head=, or pass example="):
+    with pytest.raises(UsageError, match="name the head with head=, or pass example="):
         pour.unlearn(network(), small_request(), method="pour-d", device="cpu")
     with pytest.raises(UsageError, match="no layer called 'seven'"):
         pour.unlearn(network(), small_request(), method="pour-d", device="cpu", head="seven")
@@ -177,3 +180,34 @@ def test_a_method_of_another_package_is_found_by_its_entry_point(tmp_path: Path)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.stdout.splitlines() == ["Delete the row, as theirs.", "<class 'theirs.Theirs'>"], done.stderr
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5, batch_first=True),
+        lambda: nn.LSTM(8, 8, num_layers=2, dropout=0.5, batch_first=True),
+    ],
+)
+def test_nothing_is_dropped_inside_attention_and_recurrence(make):
+    torch.manual_seed(0)
+    layer, tokens = make().train(), torch.randn(2, 5, 8)
+
+    def differs():
+        one, other = (output[0] if isinstance(output := layer(tokens), tuple) else output for _ in range(2))
+        return not torch.equal(one, other)
+
+    with without_dropout(layer):
+        assert not differs()
+    assert differs()
+
+
+def test_the_history_says_what_a_method_found(digits_original, digits_splits):
+    request = pour.ForgetRequest.of(digits_splits)
+    result = pour.unlearn(digits_original, request, method="delete", steps=3, device="cpu", progress=False)
+    log = pour.history(result)[-1].log
+    assert log[0]["step"] == 0
+    assert log[0]["target_entropy"] > 0
+    assert log[-1] == {"step": 3, "forget_accuracy": log[-1]["forget_accuracy"]}
+    again = cards.Record.from_dict(json.loads(json.dumps(pour.history(result)[-1].to_dict())))
+    assert again == pour.history(result)[-1]

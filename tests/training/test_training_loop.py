@@ -392,3 +392,17 @@ def test_cudnn_measures_its_algorithms_for_large_batches_alone():
     assert searched == [(4, True), (4, True), (3, False), (4, True), (5, True), (4, False)]
     step(torch.ones(6, 2))
     assert searched[-1] == (6, False), "asked for by nobody"
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 1.5, "1"])
+def test_seeds_are_whole_numbers_of_some_size(seed):
+    with pytest.raises(UsageError, match="A seed must be a whole number from 0 to"):
+        Run(seed=seed)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"epochs": 1.5}, {"epochs": None, "steps": "3"}, {"batch_size": 2.0}, {"lr": "0.1"}, {"epochs": 0}]
+)
+def test_recipes_are_made_of_numbers(changes):
+    with pytest.raises(UsageError, match="must be"):
+        Recipe(**({"epochs": 1} | changes))

@@ -152,7 +152,7 @@ class _Observer:
     ) -> None:
         self.looks: list[Look] = []
         self._copy = copy.to(device)
-        self._steps = 0
+        self._steps = self._other_steps = 0
         self._every = every
         self._seed = seed
         self._tapper = Tapper(
@@ -165,6 +165,7 @@ class _Observer:
     def on_step(self, model: nn.Module, _: int) -> None:
         """Called by the loop; a method with several loops goes on counting, and what else it trains does not count."""
         if _shapes(model) != _shapes(self._copy):
+            self._other_steps += 1
             return
         self._steps += 1
         if self._steps % self._every == 0:
@@ -175,9 +176,13 @@ class _Observer:
                 raise DivergenceError(f"After step {self._steps}: {error}") from error
 
     def finish(self, model: nn.Module) -> None:
-        """Look at what came out, unless the last look was at it."""
-        if self.looks[-1].step != self._steps:
-            self.look(model, self._steps)
+        """Look at what came out, unless the last look was at it.
+
+        A method that trains the network inside another, with further rows or a judge beside it, has this look alone.
+        """
+        steps = self._steps or self._other_steps
+        if self.looks[-1].step != steps:
+            self.look(model, steps)
 
     def look(self, model: nn.Module, step: int) -> None:
         """Measure ``model`` and leave it as it is."""

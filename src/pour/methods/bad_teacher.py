@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from pour.errors import UsageError
-from pour.methods.batches import Together, as_epochs
+from pour.methods.batches import Together
 from pour.methods.contract import register
 from pour.methods.iterative import IterativeMethod
 from pour.methods.request import Need
 from pour.methods.teachers import divergence, fresh_model, frozen_copy, unmasked
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
+from pour.training.loop import as_epochs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,7 +46,7 @@ class BadTeacher(IterativeMethod):
     cost: ClassVar[str] = "1 epoch on forget images and 30 % of the retained, two teachers"
 
     retain_share: float = 0.3
-    """The share of the retained images that an epoch walks through."""
+    """The share of the retained images that is used, drawn once; of the user's own batches, that an epoch sees."""
     lr: float | None = 1e-4
     """The highest learning rate."""
     epochs: int | None = 1
@@ -77,15 +78,14 @@ class BadTeacher(IterativeMethod):
 
     def _mixture(self, request: Granted, run: Run) -> Epochs:
         """Forget and retained batches side by side, in proportion where the numbers of images are known."""
-        gone, kept = request.forget.count, request.retain.count
+        some = request.retain.part(self.retain_share, run)
+        gone, kept = request.forget.count, some.count
         if gone is None or kept is None or self.batch_size < 2:
             forget_size = retain_size = self.batch_size
-            length = None
         else:
-            mixed = gone + round(self.retain_share * kept)
-            forget_size = min(max(1, round(self.batch_size * gone / mixed)), self.batch_size - 1)
+            forget_size = min(max(1, round(self.batch_size * gone / (gone + kept))), self.batch_size - 1)
             retain_size = self.batch_size - forget_size
-            length = max(1, mixed // self.batch_size)
         forget = as_epochs(request.forget.training(run, batch_size=forget_size, augment=self.augment, salt=1), run)
-        retain = as_epochs(request.retain.training(run, batch_size=retain_size, augment=self.augment), run)
-        return Together(forget, retain, length=length or max(len(forget), round(self.retain_share * len(retain))))
+        retain = as_epochs(some.training(run, batch_size=retain_size, augment=self.augment), run)
+        share = self.retain_share if some.own else 1.0
+        return Together(forget, retain, length=max(len(forget), round(share * len(retain))))

@@ -8,23 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pour.errors import UsageError
-from pour.training.loop import Epochs, EpochsOf
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from pour.training.run import Run
+    from pour.training.loop import Epochs
 
-__all__ = ["InTurn", "Later", "Relabelled", "Repeated", "Stamped", "Together", "as_epochs"]
-
-
-def as_epochs(batches: Epochs | Iterable[Any], run: Run) -> Epochs:
-    """Batches that can be asked for epoch by epoch, be they ours or the user's own."""
-    epochs: Epochs = batches if isinstance(batches, Epochs) else EpochsOf(batches, run.seed)
-    if not len(epochs):
-        raise UsageError("There are no batches to train on.")
-    return epochs
+__all__ = ["InTurn", "Later", "Relabelled", "Repeated", "Stamped", "Together"]
 
 
 class Together:

@@ -68,7 +68,7 @@ class BoundaryExpand(ForgetOnlyMethod):
             for own, trained in _pairs(layer, wide):
                 own.copy_(trained[:extra])
         model = swap_module(model, wide, layer).to(run.torch_device)
-        run.log(len(run.history), forget_accuracy=forget_accuracy(model, request, run))
+        run.log(run.steps, forget_accuracy=forget_accuracy(model, request, run))
         return model
 
 

@@ -72,8 +72,8 @@ class BoundaryShrink(ForgetOnlyMethod):
 
         batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
         self.train(model, batches, objective, run)
-        run.log(len(run.history), attack_success=(tally[0] / tally[1]).item())
-        run.log(len(run.history), forget_accuracy=forget_accuracy(model, request, run))
+        run.log(run.steps, attack_success=(tally[0] / tally[1]).item())
+        run.log(run.steps, forget_accuracy=forget_accuracy(model, request, run))
         return model
 
 

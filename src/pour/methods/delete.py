@@ -53,7 +53,7 @@ class Delete(ForgetOnlyMethod):
 
         batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
         self.train(model, batches, objective, run)
-        run.log(len(run.history), forget_accuracy=forget_accuracy(model, request, run))
+        run.log(run.steps, forget_accuracy=forget_accuracy(model, request, run))
         return model
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pour.errors import UsageError
-from pour.methods.batches import Later, Repeated, Together, as_epochs
+from pour.methods.batches import Later, Repeated, Together
 from pour.methods.contract import register
 from pour.methods.forget_only import forget_accuracy
 from pour.methods.iterative import IterativeMethod
@@ -21,6 +21,7 @@ from pour.methods.teachers import frozen_copy
 from pour.models.head import find_head
 from pour.models.output import scores_of
 from pour.models.tap import extract_features, tap_features, to_unit
+from pour.training.loop import as_epochs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -91,6 +92,13 @@ class Duck(IterativeMethod):
         for name in ("temperature", "repair_lr"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be above 0, but is {getattr(self, name)}.")
+        if self.schedule != "constant":
+            raise UsageError("duck trains pass by pass, and a schedule would begin anew with each; leave it constant.")
+        if self.lambda_1 < 0 or self.lambda_2 < 0 or not 0 <= self.stop_accuracy <= 1:
+            raise UsageError(
+                "lambda_1 and lambda_2 must not be negative and stop_accuracy a share, 0 to 1, but they are "
+                f"{self.lambda_1}, {self.lambda_2} and {self.stop_accuracy}."
+            )
         if self.retain_batches < 1 or self.repair_epochs < 0:
             raise UsageError(
                 "retain_batches must be at least 1 and repair_epochs not negative, but they are "

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pour.errors import UsageError
-from pour.methods.batches import Later, Together, as_epochs
+from pour.methods.batches import Later, Together
 from pour.methods.contract import register
 from pour.methods.iterative import IterativeMethod
 from pour.methods.optimizers import optimizer_for
@@ -19,7 +19,7 @@ from pour.methods.request import Need
 from pour.methods.teachers import divergence, unmasked
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
-from pour.training.loop import BatchNormMode, classification_loss
+from pour.training.loop import BatchNormMode, as_epochs, classification_loss
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,9 +44,10 @@ class Fcs(IterativeMethod):
 
     Three SGD optimisers keep their own momentum: lr 5e-3 and 3e-4 without weight decay for the first two, the latter
     falling along a cosine over all its steps to 1e-6, and ``lr`` with ``weight_decay`` for the retained images (1e-3
-    for every 64 images of a batch). tau 1.15, 8 rounds, batch 256, no augmentation and the weight decay of 1e-2, twenty
-    times that of training, are the winning entry's of the NeurIPS 2023 challenge, tuned there for random subsets of
-    faces; Deep Unlearn searches them anew. BatchNorm trains, and every round ends on retained images.
+    for every 64 images of a batch: change it with ``batch_size``). tau 1.15, 8 rounds, batch 256, no augmentation and
+    the weight decay of 1e-2, twenty times that of training, are the winning entry's of the NeurIPS 2023 challenge,
+    tuned there for random subsets of faces; Deep Unlearn searches them anew. BatchNorm trains, and every round ends on
+    retained images.
     """
 
     name: ClassVar[str] = "fcs"
@@ -80,6 +81,8 @@ class Fcs(IterativeMethod):
         super().__post_init__()
         if self.epochs is None:
             raise UsageError("fcs goes by whole rounds over the images; give epochs, not steps.")
+        if self.schedule != "constant":
+            raise UsageError("fcs trains pass by pass, and a schedule would begin anew with each; leave it constant.")
         for name in ("flatten_lr", "contrast_lr", "temperature"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be above 0, but is {getattr(self, name)}.")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch.nn.functional as F
 
 from pour.errors import UsageError
-from pour.methods.batches import as_epochs
 from pour.methods.contract import register
 from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
+from pour.training.loop import as_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from itertools import chain
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from pour.data.scene_loader import SceneAugment, SceneLoader
 from pour.data.scenes import Scenes
 from pour.errors import UsageError
 from pour.models.tap import checked_batch
-from pour.training.loop import Epochs
+from pour.training.loop import Epochs, is_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,11 +26,53 @@ if TYPE_CHECKING:
     from pour.data.dataset import LabelArray
     from pour.training.run import Run
 
-__all__ = ["Images"]
+__all__ = ["Images", "LabelRule"]
 
 _EVALUATION_BATCH = 1000
 # An image with a label to a pixel fills memory as a thousand small ones do.
 _SCENES_AT_ONCE = 16
+
+
+@dataclass
+class LabelRule:
+    """Which labels images may have, by what they are there for."""
+
+    what: str = "the images"
+    """What they are called in a sentence."""
+    num_classes: int | None = None
+    """How many scores the model has, where that is known; labels must be below."""
+    only: frozenset[int] | None = None
+    """The classes that they must be of."""
+    never: frozenset[int] = frozenset()
+    """Classes that they must not be of: those that are to be forgotten."""
+    unwanted: frozenset[int] = frozenset()
+    """Classes that they should not be of: those that the model was made to forget before. Told once."""
+
+    def check(self, labels: Tensor | LabelArray) -> None:
+        """Raise for the first label that may not be, and warn of one that should not."""
+        for label in np.unique(np.asarray(torch.as_tensor(labels).cpu())).tolist():
+            if self.num_classes is not None and not 0 <= label < self.num_classes:
+                raise UsageError(
+                    f"A batch has the label {label}, but the model has classes 0 to {self.num_classes - 1}."
+                )
+            if self.only is not None and label not in self.only:
+                named = ", ".join(map(str, sorted(self.only)))
+                raise UsageError(
+                    f"{self.what} hold class {label}, which is not to be forgotten ({named} is); give images of the "
+                    "classes to forget alone."
+                )
+            if label in self.never:
+                raise UsageError(
+                    f"{self.what} hold class {label}, which is to be forgotten; leave its images out "
+                    "(pour.Splits divides a dataset)."
+                )
+            if label in self.unwanted:
+                self.unwanted = frozenset()
+                warnings.warn(
+                    f"{self.what} hold class {label}, which the model was made to forget before; training on them "
+                    "teaches it again, so leave them out.",
+                    stacklevel=2,
+                )
 
 
 class Images:
@@ -42,9 +84,7 @@ class Images:
     Args:
         source: where they come from.
         mirrors: whether a mirrored image still shows its class.
-        num_classes: how many scores the model has, where that is known; the labels of the user's batches must be below.
-        unwanted: classes that the user's batches should not hold, because the model was made to forget them before;
-            emptied once that is told.
+        rule: which labels they may have.
     """
 
     def __init__(
@@ -52,18 +92,27 @@ class Images:
         source: ImageSplit | Scenes | Iterable[tuple[Tensor, Tensor]],
         *,
         mirrors: bool = True,
-        num_classes: int | None = None,
-        unwanted: set[int] | None = None,
+        rule: LabelRule | None = None,
     ) -> None:
         self._source = source
         self._mirrors = mirrors
-        if isinstance(source, ImageSplit) and not len(source):
-            raise UsageError("The request holds a split without images; check the classes to forget.")
-        if not isinstance(source, ImageSplit | Scenes) and iter(source) is source:
+        rule = rule or LabelRule()
+        if isinstance(source, ImageSplit):
+            if not len(source):
+                raise UsageError("The request holds a split without images; check the classes to forget.")
+            rule.check(source.labels)
+        if isinstance(source, ImageSplit | Scenes):
+            return
+        if iter(source) is source:
             raise UsageError("The request needs batches that can be read more than once, such as a DataLoader.")
         # Loaders of ours give pairs with int64 labels; looking at them would make the host wait for the GPU.
-        if not isinstance(source, ImageSplit | Scenes | Epochs | _Chain):
-            self._source = (_SizedOwn if hasattr(source, "__len__") else _Own)(source, num_classes, unwanted or set())
+        if not is_epochs(source) and not isinstance(source, _Mixed):
+            self._source = (_SizedOwn if _has_length(source) else _Own)(source, rule)
+
+    @property
+    def own(self) -> bool:
+        """Whether they come as they are, in the user's own batches."""
+        return not isinstance(self._source, ImageSplit | Scenes)
 
     def training(
         self, run: Run, *, batch_size: int, augment: bool = True, salt: int = 0, full: bool = False
@@ -183,11 +232,19 @@ class Images:
         changed.labels = labels.astype(np.int64, copy=False)
         return Images(changed, mirrors=self._mirrors)
 
+    def part(self, share: float, run: Run) -> Images:
+        """A random share of the images, drawn once with the run's seed; of the user's own batches all."""
+        if not isinstance(self._source, ImageSplit) or share >= 1:
+            return self
+        count = max(1, round(share * len(self._source)))
+        rows = np.random.default_rng(run.seed).permutation(len(self._source))[:count]
+        return Images(self._source.take(np.sort(rows)), mirrors=self._mirrors)
+
     def joined(self, other: Images, run: Run) -> Images:
-        """These images and the other ones, mixed with the run's seed; the user's own batches follow each other."""
+        """These images and the other ones, mixed with the run's seed; the user's own batches are mixed in order."""
         first, second = self._source, other._source
         if not isinstance(first, ImageSplit) or not isinstance(second, ImageSplit):
-            return Images(_Chain(self.once(run), other.once(run)), mirrors=self._mirrors)
+            return Images(_Mixed(self.once(run), other.once(run)), mirrors=self._mirrors)
         order = np.random.default_rng(run.seed).permutation(len(first) + len(second))
         images = np.concatenate([first.images, second.images])[order]
         labels = np.concatenate([first.labels, second.labels])[order]
@@ -197,10 +254,9 @@ class Images:
 class _Own:
     """The user's own batches, as often as they are read: pairs with int64 labels that the model has scores for."""
 
-    def __init__(self, batches: Iterable[Any], num_classes: int | None, unwanted: set[int]) -> None:
+    def __init__(self, batches: Iterable[Any], rule: LabelRule) -> None:
         self._batches = batches
-        self._num_classes = num_classes
-        self._unwanted = unwanted
+        self._rule = rule
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return map(self._checked, self._batches)
@@ -214,27 +270,16 @@ class _Own:
             )
         if labels.shape[1:] == (1,):
             labels = labels.squeeze(1)
-        labels = labels.to(torch.int64)
-        # With a label to a pixel, some may stand for no class.
-        if labels.ndim == 1 and len(labels) and self._num_classes is not None:
-            for label in (int(labels.min()), int(labels.max())):
-                if not 0 <= label < self._num_classes:
-                    raise UsageError(
-                        f"A batch has the label {label}, but the model has classes 0 to {self._num_classes - 1}."
-                    )
-        if self._unwanted:
-            self._warn(labels)
-        return images, labels
-
-    def _warn(self, labels: Tensor) -> None:
-        found = torch.isin(labels, torch.tensor(list(self._unwanted), device=labels.device))
-        if found.any():
-            self._unwanted.clear()
-            warnings.warn(
-                f"The images to retain hold class {int(labels[found][0])}, which the model was made to forget before; "
-                "training on them teaches it again, so leave them out.",
-                stacklevel=2,
+        if labels.ndim != 1:
+            raise UsageError(
+                f"The labels of a batch have the shape {tuple(labels.shape)}; give one to an image, or scenes with one "
+                "to a pixel by pour.ForgetRequest.of_scenes."
             )
+        if not len(labels):
+            raise UsageError("A batch holds no image; leave empty batches out.")
+        labels = labels.to(torch.int64)
+        self._rule.check(labels)
+        return images, labels
 
 
 class _SizedOwn(_Own):
@@ -244,14 +289,44 @@ class _SizedOwn(_Own):
         return len(self._batches)  # type: ignore[arg-type]
 
 
-class _Chain:
-    """Two iterables one after the other, as often as they are read."""
+def _has_length(batches: Iterable[Any]) -> bool:
+    try:
+        len(batches)  # type: ignore[arg-type]
+    except TypeError:
+        # None at all, or a DataLoader over a stream, which does not know its own.
+        return False
+    return True
 
-    def __init__(self, *parts: Iterable[tuple[Tensor, Tensor]]) -> None:
-        self._parts = parts
+
+class _Mixed:
+    """Two sources of batches, the images of the one spread over the batches of the other, as often as they are read.
+
+    Batches of one kind alone would have gradients that no batch of the whole data has.
+    """
+
+    def __init__(self, one: Iterable[tuple[Tensor, Tensor]], other: Iterable[tuple[Tensor, Tensor]]) -> None:
+        counts = [sum(len(labels) for _, labels in part) for part in (one, other)]
+        order = (0, 1) if counts[0] >= counts[1] else (1, 0)
+        self._larger, self._smaller = ((one, other)[place] for place in order)
+        self._counts = [counts[place] for place in order]
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return chain.from_iterable(self._parts)
+        rest = iter(self._smaller)
+        spare: list[tuple[Tensor, Tensor]] = []
+        seen = given = 0
+        for images, labels in self._larger:
+            seen += len(labels)
+            # As many of the smaller source as keep step with the larger.
+            due = round(self._counts[1] * seen / max(1, self._counts[0])) - given
+            while sum(len(part) for _, part in spare) < due and (more := next(rest, None)) is not None:
+                spare.append(more)
+            if due <= 0 or not spare:
+                yield images, labels
+                continue
+            held = torch.cat([part for part, _ in spare]), torch.cat([part for _, part in spare])
+            spare = [(held[0][due:], held[1][due:])]
+            given += len(held[1][:due])
+            yield torch.cat([images, held[0][:due].to(images)]), torch.cat([labels, held[1][:due].to(labels)])
 
 
 def _first(batches: Iterable[tuple[Tensor, Tensor]], count: int) -> Iterable[tuple[Tensor, Tensor]]:

@@ -102,7 +102,6 @@ class IterativeMethod(Method):
         lr_factor: Callable[[str], float] | None = None,
         rate: Callable[[int], float] | None = None,
         optimizer: torch.optim.Optimizer | None = None,
-        graph: bool | None = None,
         **changes: Any,
     ) -> TrainingLog:
         """Train ``model`` in place with the options as they are, or as changed, and log the losses.
@@ -115,7 +114,6 @@ class IterativeMethod(Method):
             lr_factor: see :func:`pour.training.fit`.
             rate: the learning rate of a step, see :func:`pour.training.fit`.
             optimizer: one whose momentum goes on, see :func:`pour.training.fit`.
-            graph: False where the objective decides by values or batches hold more than tensors.
             changes: fields of the recipe to replace.
         """
         log = fit(
@@ -129,10 +127,8 @@ class IterativeMethod(Method):
             lr_factor=lr_factor,
             rate=rate,
             optimizer=optimizer,
-            graph=graph,
             description=self.name,
         )
-        start = len(run.history)
-        for step, loss in enumerate(log.losses, start=start):
+        for step, loss in enumerate(log.losses, start=run.steps):
             run.log(step, loss=loss)
         return log

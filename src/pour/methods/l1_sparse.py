@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from pour.errors import UsageError
-from pour.methods.batches import Stamped, as_epochs
+from pour.methods.batches import Stamped
 from pour.methods.contract import register
 from pour.methods.iterative import IterativeMethod
 from pour.methods.request import Need
-from pour.training.loop import BatchNormMode, classification_loss
+from pour.models.head import find_head
+from pour.models.projected import is_masked
+from pour.training.loop import BatchNormMode, as_epochs, classification_loss
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,6 +63,10 @@ class L1Sparse(IterativeMethod):
             raise UsageError(
                 f"alpha and plain_epochs must not be negative, but are {self.alpha} and {self.plain_epochs}."
             )
+        if self.epochs is not None and self.plain_epochs >= self.epochs:
+            raise UsageError(
+                f"plain_epochs must leave some of the {self.epochs} epochs to the penalty, but is {self.plain_epochs}."
+            )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Train ``model`` on the retained images."""
@@ -68,9 +74,16 @@ class L1Sparse(IterativeMethod):
         total = self.recipe().total_steps(len(retained))
         penalised = max(1, total - self.plain_epochs * len(retained))
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        bias = find_head(model).layer.bias
+        masked = is_masked(bias.detach()).to(run.torch_device) if isinstance(bias, Tensor) else None
+
+        def size_of(parameter: Tensor) -> Tensor:
+            # The bias of a masked class is a mark, beside whose size all other weights are nothing.
+            held = parameter if masked is None or parameter is not bias else parameter.masked_fill(masked, 0)
+            return held.abs().sum()
 
         def objective(student: nn.Module, images: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
-            size = torch.stack([parameter.abs().sum() for parameter in trained]).sum()
+            size = torch.stack([size_of(parameter) for parameter in trained]).sum()
             return classification_loss(student, images, labels) + weight * size
 
         batches = Stamped(retained, lambda step: self.alpha * max(0.0, 1 - step / penalised))

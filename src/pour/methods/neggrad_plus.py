@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import Tensor
 
 from pour.errors import UsageError
-from pour.methods.batches import Together, as_epochs
+from pour.methods.batches import Together
 from pour.methods.contract import register
 from pour.methods.iterative import IterativeMethod
 from pour.methods.request import Need
-from pour.training.loop import BatchNormMode, classification_loss
+from pour.training.loop import BatchNormMode, as_epochs, classification_loss
 
 if TYPE_CHECKING:
     from torch import nn

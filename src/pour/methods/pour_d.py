@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -16,6 +17,7 @@ from pour.methods.contract import register
 from pour.methods.forget_only import forget_accuracy, requested_classes
 from pour.methods.iterative import IterativeMethod
 from pour.methods.pixels import cell_distance, cell_means, forgotten_cells, maps_of
+from pour.methods.pooling import pool_features
 from pour.methods.request import Need
 from pour.methods.teachers import frozen_copy, without_dropout
 from pour.models.forgetting import RowDirection, head_removal
@@ -38,8 +40,12 @@ __all__ = ["PourD"]
 
 # The rate at which 400 steps forget without damage is inversely proportional to the size of what has to move.
 _RATE_TIMES_LOSS = 2.4e-3
+# Where little is left to remove, the rate would have no bound; no higher one was seen to hold.
+_HIGHEST_RATE = 1e-3
 _ACCEPTED_FORGET_ACCURACY = 0.002
 _LOSSES_JUDGED = 10
+# More than batches differ from each other.
+_RISE = 1.2
 
 
 @register
@@ -48,10 +54,10 @@ class PourD(IterativeMethod):
     """Train the encoder on forget images towards the projected features of the original; the head stays.
 
     The loss is |theta_s(x) - P theta(x)|^2, summed over features and averaged over the batch, on images of the
-    forgotten classes; theta is the original encoder, the teacher. Without ``lr`` the learning rate is 2.4e-3 / L0, with
-    L0 the loss before the first step, which the forget set alone tells; the first fifth of the steps rises to it, since
-    the largest gradients come first. A run is accepted when at most 0.2 % of the un-augmented forget images are still
-    classified as before; otherwise a warning says so.
+    forgotten classes; theta is the original encoder, the teacher. Without ``lr`` the learning rate is 2.4e-3 / L0, at
+    most 1e-3, with L0 the loss before the first step, which the forget set alone tells; the first fifth of the steps
+    rises to it, since the largest gradients come first. A run is accepted when at most 0.2 % of the un-augmented forget
+    images are still classified as before; otherwise a warning says so.
     """
 
     name: ClassVar[str] = "pour-d"
@@ -61,7 +67,7 @@ class PourD(IterativeMethod):
     pixelwise: ClassVar[bool] = True
 
     lr: float | None = None
-    """The highest learning rate; None takes 2.4e-3 over the initial loss."""
+    """The highest learning rate; None takes 2.4e-3 over the initial loss, at most 1e-3."""
     steps: int | None = 400
     """Optimisation steps; give these or epochs."""
     schedule: Schedule = "one-cycle"
@@ -84,6 +90,8 @@ class PourD(IterativeMethod):
             )
         if (self.direction == "given") != (self.directions is not None):
             raise UsageError('direction="given" and directions= (k x d) belong together; pass both or neither.')
+        if self.directions is not None:
+            self.directions = torch.as_tensor(self.directions)
         if self.other_pixels not in ("project", "keep", "ignore"):
             raise UsageError(f"other_pixels must be project, keep or ignore, but is {self.other_pixels!r}.")
         if not 0 < self.layer_decay <= 1:
@@ -97,7 +105,7 @@ class PourD(IterativeMethod):
         classes = requested_classes(model, request)
         projector, initial = self._target(model, head, classes, request, run)
         teacher = frozen_copy(model, run)
-        lr = self.lr if self.lr is not None else _RATE_TIMES_LOSS / max(initial, torch.finfo(torch.float32).tiny)
+        lr = self.lr if self.lr is not None else _RATE_TIMES_LOSS / max(initial, _RATE_TIMES_LOSS / _HIGHEST_RATE)
         run.log(0, initial_loss=initial, lr=lr)
 
         head_parameters = list(head.module.parameters())
@@ -127,7 +135,7 @@ class PourD(IterativeMethod):
             log = self.train(model, batches, objective, run, lr=lr, lr_factor=self._lr_factor(model))
         for parameter, trained in zip(head_parameters, trained_before, strict=True):
             parameter.requires_grad_(trained)
-        self._judge(model, request, run, log.losses, lr)
+        self._judge(model, request, run, [initial, *log.losses], lr)
         return model
 
     def _pixel_loss(self, after: Tensor, target: Tensor, before: Tensor, cells: Tensor) -> Tensor:
@@ -147,8 +155,7 @@ class PourD(IterativeMethod):
             projector = self._projector(head, classes, fitter).to(run.torch_device)
             return projector, self._initial_pixel_loss(model, head, projector, batches, classes, run)
         features, labels = _seen(model, request, run)
-        maps = features.movedim(head.dim, -1)
-        pooled = maps.flatten(1, -2).mean(dim=1) if maps.ndim > 2 else maps
+        pooled = pool_features(features, head.dim)
         fitter = ProjectorFitter(classes=list(classes)).update(pooled, labels) if self.direction == "means" else None
         projector = self._projector(head, classes, fitter).to(features.device)
         removed = features - projector(features, dim=head.dim)
@@ -194,16 +201,17 @@ class PourD(IterativeMethod):
         return {**super().options(), "directions": shape}
 
     def _judge(self, model: nn.Module, request: Granted, run: Run, losses: list[float], lr: float) -> None:
-        last = losses[-_LOSSES_JUDGED:]
-        if sum(last) / len(last) > losses[0]:
+        # The first of them is of the images as they are, the second of the first batch.
+        before, after = max(losses[:2]), statistics.fmean(losses[-_LOSSES_JUDGED:])
+        if after > _RISE * before:
             # A network that was destroyed has forgotten too, so the accuracy alone would accept it.
             warnings.warn(
-                f"pour-d's loss rose from {losses[0]:.3g} to {last[-1]:.3g} at a learning rate of {lr:.3g}, which "
+                f"pour-d's loss rose from {before:.3g} to {after:.3g} at a learning rate of {lr:.3g}, which "
                 'damages the network; lower lr. Pretrained transformers: optimizer="adamw", lr=3e-6.',
                 stacklevel=3,
             )
         accuracy = forget_accuracy(model, request, run)
-        run.log(len(run.history), forget_accuracy=accuracy)
+        run.log(run.steps, forget_accuracy=accuracy)
         if accuracy > _ACCEPTED_FORGET_ACCURACY:
             what = "pixels" if request.pixelwise else "images"
             warnings.warn(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["ProjUn", "scaled_importance"]
 
 Layer = nn.Linear | nn.Conv2d
+_LARGEST_ALPHA = 1e12
 _KERNELS_TO_A_WINDOW = 3
 
 
@@ -38,7 +39,8 @@ class ProjUn(Method):
     and shares of energy e_i. With M(a) = U diag(a e_i / ((a - 1) e_i + 1)) U^T for the retained (M_r) and the forget
     images (M_f), the layer's weight becomes W (I - (M_f - M_f M_r))^T. Biases and BatchNorm stay. All activations are
     those of the original network, so that changes of early layers are not seen by later ones. The published factors
-    for CIFAR-10 (VGG11) are the default; CIFAR-100 used 1000 and 30, and a ResNet's must be tuned.
+    for CIFAR-10 (VGG11) are the default; CIFAR-100 used 1000 and 30, and a ResNet's must be tuned. The authors take
+    10,000 patches of a layer at most; here wide maps are cut to one window, and the patches of that are all taken.
     """
 
     name: ClassVar[str] = "projun"
@@ -56,9 +58,10 @@ class ProjUn(Method):
     """Images to a pass."""
 
     def __post_init__(self) -> None:
-        if not self.alpha_retain > 0 or not self.alpha_forget > 0:
+        if not 0 < self.alpha_retain <= _LARGEST_ALPHA or not 0 < self.alpha_forget <= _LARGEST_ALPHA:
             raise UsageError(
-                f"alpha_retain and alpha_forget must be above 0, but are {self.alpha_retain} and {self.alpha_forget}."
+                f"alpha_retain and alpha_forget must be above 0 and at most {_LARGEST_ALPHA:g}, but are "
+                f"{self.alpha_retain} and {self.alpha_forget}."
             )
         if self.images < 1 or self.batch_size < 1:
             raise UsageError(f"images and batch_size must be at least 1, not {self.images} and {self.batch_size}.")
@@ -127,7 +130,8 @@ def _watched(model: nn.Module, moments: dict[Layer, Tensor], generator: torch.Ge
         moment = (rows.mT @ rows).double()
         moments[layer] = moments[layer] + moment if layer in moments else moment  # type: ignore[index]
 
-    layers = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    layers = [layer for layer in linear if layer.weight.requires_grad]
     handles = [layer.register_forward_pre_hook(watch) for layer in layers]
     try:
         yield

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from pour.methods.contract import register
-from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy, forgotten_before
+from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy, forgotten_before, requested_classes
 from pour.models.head import find_head
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
@@ -20,7 +20,6 @@ from pour.training.loop import classification_loss
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from pour.data.dataset import LabelArray
     from pour.methods.request import Granted
     from pour.training.run import Run
 
@@ -41,17 +40,20 @@ class RandomLabel(ForgetOnlyMethod):
     paper: ClassVar[str] = "Amnesiac (Graves et al., AAAI 2021), forget-only as in DELETE (CVPR 2025)"
 
     different: bool = False
-    """Never draw the true label, but evenly from the other C - 1."""
+    """Never draw the true label, nor another that is forgotten with it, but evenly from the rest."""
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Draw the labels and train on them."""
         num_classes = find_head(model).num_classes
         # A class that an earlier request took away must not be taught again as a wrong answer.
-        gone = forgotten_before(model)
+        gone = set(forgotten_before(model))
+        if self.different:
+            gone.update(requested_classes(model, request))
         answers = np.array([label for label in range(num_classes) if label not in gone])
         true = request.forget.labels
         if true is not None:
-            images = request.forget.relabelled(self._draw(true, answers, run.seed))
+            drawn = np.random.default_rng(run.seed).choice(answers, size=len(true))
+            images = request.forget.relabelled(drawn)
             batches = images.training(run, batch_size=self.batch_size, augment=self.augment)
             self.train(model, batches, classification_loss, run)
         else:
@@ -61,24 +63,13 @@ class RandomLabel(ForgetOnlyMethod):
                 stacklevel=3,
             )
             self._train_redrawn(model, request, run, torch.as_tensor(answers, device=run.torch_device))
-        run.log(len(run.history), forget_accuracy=forget_accuracy(model, request, run))
+        run.log(run.steps, forget_accuracy=forget_accuracy(model, request, run))
         return model
-
-    def _draw(self, true: LabelArray, answers: LabelArray, seed: int) -> LabelArray:
-        rng = np.random.default_rng(seed)
-        if not self.different:
-            return rng.choice(answers, size=len(true))
-        # Evenly from the others: the answers from the true label's place on move up by one.
-        is_answer = np.isin(true, answers)
-        drawn = rng.integers(len(answers) - is_answer)
-        return answers[drawn + (is_answer & (drawn >= np.searchsorted(answers, true)))]
 
     def _train_redrawn(self, model: nn.Module, request: Granted, run: Run, answers: Tensor) -> None:
         def objective(student: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
             # The place of the largest of even draws is even itself; torch.multinomial would make the host wait.
             draws = torch.rand(len(labels), len(answers), device=labels.device)
-            if self.different:
-                draws = draws.masked_fill(answers == labels[:, None], -1)
             return F.cross_entropy(scores_of(student(to_unit(images))), answers[draws.argmax(dim=1)])
 
         batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)

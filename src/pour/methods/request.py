@@ -10,10 +10,10 @@ import numpy as np
 from pour.data.dataset import ImageSplit
 from pour.data.scenes import Scenes
 from pour.errors import PourError, UsageError
-from pour.methods.images import Images
+from pour.methods.images import Images, LabelRule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from torch import Tensor, nn
 
@@ -105,6 +105,7 @@ class ForgetRequest:
         *,
         name: str,
         num_classes: int | None = None,
+        classes: Collection[int] | None = None,
         forgotten_before: Collection[int] = (),
     ) -> Granted:
         """What a method may see.
@@ -113,9 +114,18 @@ class ForgetRequest:
             needs: what it has declared.
             name: what it is called.
             num_classes: how many scores the model has, where that is known.
+            classes: the indices of the classes to forget, where they are known; images to forget must be of these, and
+                images to retain of others.
             forgotten_before: the classes that earlier requests took from the model.
         """
-        return Granted(self, needs, name, num_classes=num_classes, forgotten_before=forgotten_before)
+        before = frozenset(forgotten_before)
+        wanted = None if classes is None else frozenset(classes)
+        rules = {
+            "forget": LabelRule("The images to forget", num_classes, only=wanted),
+            "retain": LabelRule("The images to retain", num_classes, never=wanted or frozenset(), unwanted=before),
+            "validation": LabelRule("The validation images", num_classes, unwanted=before),
+        }
+        return Granted(self, needs, name, rules)
 
 
 _MEANING: dict[str, str] = {
@@ -130,19 +140,12 @@ class Granted:
     """A request as a method sees it: reading what it did not declare raises, and so does what is missing."""
 
     def __init__(
-        self,
-        request: ForgetRequest,
-        needs: tuple[Need, ...],
-        name: str,
-        *,
-        num_classes: int | None = None,
-        forgotten_before: Collection[int] = (),
+        self, request: ForgetRequest, needs: tuple[Need, ...], name: str, rules: Mapping[str, LabelRule]
     ) -> None:
         self._request = request
         self._needs = needs
         self._name = name
-        self._num_classes = num_classes
-        self._unwanted = set(forgotten_before)
+        self._rules = rules
 
     @property
     def classes(self) -> ClassRequest:
@@ -157,12 +160,12 @@ class Granted:
     @property
     def retain(self) -> Images:
         """Training images of the other classes."""
-        return self._images_of("retain", unwanted=self._unwanted)
+        return self._images_of("retain")
 
     @property
     def validation(self) -> Images:
         """Images that were not trained on."""
-        return self._images_of("validation", unwanted=self._unwanted)
+        return self._images_of("validation")
 
     @property
     def build(self) -> Callable[[], nn.Module]:
@@ -180,13 +183,19 @@ class Granted:
         """How the original was trained."""
         return self._request.recipe
 
+    @property
+    def images(self) -> list[Images]:
+        """All images that may be seen."""
+        return [self._images_of(need) for need in self._needs if need != "build"]
+
     def check(self) -> None:
-        """Raise for the first thing that is needed and missing."""
+        """Raise for the first thing that is needed and missing, or of classes that it may not be of."""
         for need in self._needs:
             self._read(need)
+        _ = self.images
 
-    def _images_of(self, need: Need, *, unwanted: set[int] | None = None) -> Images:
-        return Images(self._read(need), mirrors=self._request.mirrors, num_classes=self._num_classes, unwanted=unwanted)
+    def _images_of(self, need: Need) -> Images:
+        return Images(self._read(need), mirrors=self._request.mirrors, rule=self._rules[need])
 
     def _read(self, need: Need) -> Any:
         if need not in self._needs:

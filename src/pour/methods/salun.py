@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from pour.errors import UsageError
-from pour.methods.batches import InTurn, Relabelled, as_epochs
+from pour.methods.batches import InTurn, Relabelled
 from pour.methods.contract import register
 from pour.methods.forget_only import forgotten_before
 from pour.methods.iterative import IterativeMethod
 from pour.methods.optimizers import optimizer_for
 from pour.methods.request import Need
 from pour.models.head import find_head
-from pour.training.loop import BatchNormMode, classification_loss
+from pour.training.loop import BatchNormMode, as_epochs, classification_loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,7 +40,8 @@ class SalUn(IterativeMethod):
     weight decay move the other weights, so these are put back after every step and end bit for bit as they began.
 
     Defaults of the authors' code (share 0.5, lr 0.013, 10 epochs, batch 256, weight decay 5e-4), which are for random
-    subsets; for whole classes they search the rate from 1e-4 to 1e-1. BatchNorm trains, since every epoch ends on
+    subsets; for whole classes they search the rate from 1e-4 to 1e-1. On CIFAR-100 theirs is one pass over a mixture of
+    both, which is not offered. BatchNorm trains, since every epoch ends on
     retained images; its running statistics are not masked.
     """
 

@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pour.errors import UsageError
-from pour.methods.batches import InTurn, as_epochs
+from pour.methods.batches import InTurn
 from pour.methods.contract import register
 from pour.methods.iterative import IterativeMethod
 from pour.methods.request import Need
 from pour.methods.teachers import divergence, frozen_copy
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
-from pour.training.loop import BatchNormMode
+from pour.training.loop import BatchNormMode, as_epochs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,7 +36,8 @@ class Scrub(IterativeMethod):
     In each of the first ``ascent_epochs`` epochs, max KL_T(original || student) over D_f; in every epoch after that
     min gamma CE + alpha KL_T(original || student) over D_r, with KL_T = T^2 KL at temperature T, averaged over the
     batch. One optimiser does both. The defaults are the authors' for CIFAR-10 (gamma 0.99, alpha 0.001, T 4, 2 ascents
-    in 3 epochs, lr 5e-4, weight decay 5e-4) with their batch of 512 for whole classes: the forget batch decides how
+    in 3 epochs, lr 5e-4, weight decay 5e-4; their rate falls to a tenth after epochs 3, 5 and 9, which is beyond these
+    and left out) with their batch of 512 for whole classes: the forget batch decides how
     many ascents there are, and is the main knob. BatchNorm trains: each ascent fills its statistics with the forgotten
     class, and the pass over retained images that always follows repairs them.
     """
@@ -75,6 +76,11 @@ class Scrub(IterativeMethod):
             raise UsageError(f"ascent_epochs must be 0 to epochs ({self.epochs}), but is {self.ascent_epochs}.")
         if not self.temperature > 0:
             raise UsageError(f"The temperature must be above 0, but is {self.temperature}.")
+        if self.gamma < 0 or self.alpha < 0 or self.forget_batch_size < 1:
+            raise UsageError(
+                "gamma and alpha must not be negative and forget_batch_size at least 1, but they are "
+                f"{self.gamma}, {self.alpha} and {self.forget_batch_size}."
+            )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Train ``model``, the student, against a frozen copy of itself."""

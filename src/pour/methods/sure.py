@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pour.errors import UsageError
-from pour.methods.batches import Stamped, Together, as_epochs
+from pour.methods.batches import Stamped, Together
 from pour.methods.contract import register
 from pour.methods.iterative import IterativeMethod
 from pour.methods.pooling import pool_features
@@ -19,7 +19,7 @@ from pour.methods.request import Need
 from pour.models.head import find_head
 from pour.models.output import scores_of
 from pour.models.tap import tap_features, to_unit
-from pour.training.loop import BatchNormMode
+from pour.training.loop import BatchNormMode, as_epochs
 from pour.training.step import trainable
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Sure(IterativeMethod):
                 reversal: Tensor,
             ) -> Tensor:
                 scores = scores_of(pair(to_unit(kept)))
-                scores_of(pair(torch.cat([to_unit(gone), to_unit(unseen)])))
+                pair(torch.cat([to_unit(gone), to_unit(unseen)]))
                 features = reverse_gradient(pool_features(tap.features, head.dim).float(), reversal)
                 domain = torch.cat([features.new_ones(len(gone)), features.new_zeros(len(unseen))])
                 told = adversaries.domain(features).squeeze(1)

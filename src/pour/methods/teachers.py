@@ -33,13 +33,15 @@ def frozen_copy(model: nn.Module, run: Run) -> nn.Module:
 def without_dropout(model: nn.Module) -> Iterator[None]:
     """Let nothing be dropped while the block runs: a student that must match features cannot match noise.
 
-    Neither activations nor whole branches (the DropPath of timm and transformers, torchvision's StochasticDepth).
+    Neither activations, those inside attention and recurrent layers included, nor whole branches (the DropPath of timm
+    and transformers, torchvision's StochasticDepth).
     """
+    dropping = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
     shares = [
         (module, name, getattr(module, name))
         for module in model.modules()
-        if isinstance(module, nn.modules.dropout._DropoutNd) or _drops_branches(module)
-        for name in ("p", "drop_prob")
+        if isinstance(module, dropping) or _drops_branches(module)
+        for name in ("p", "drop_prob", "dropout")
         if isinstance(getattr(module, name, None), float | int)
     ]
     for module, name, _ in shares:

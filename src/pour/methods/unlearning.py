@@ -5,34 +5,41 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import math
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
-from pour.errors import UsageError
+import torch
+
+from pour.errors import DivergenceError, UsageError
 from pour.methods.contract import Method, get_method, list_methods
 from pour.methods.forget_only import forgotten_before
 from pour.methods.request import ForgetRequest
 from pour.models import history as cards
 from pour.models.classes import check_data, names_of_scores, resolve_classes
 from pour.models.head import find_head
+from pour.models.modes import evaluating
+from pour.models.output import scores_of
 from pour.models.registry import rebuild
 from pour.models.state import digest
 from pour.models.surgery import copy_model
-from pour.models.tap import device_of
+from pour.models.tap import device_of, to_unit
 from pour.training.recipes import get_recipe
 from pour.training.run import Run
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from pour.data.splits import Splits
+    from pour.methods.request import Granted
     from pour.models.head import Example
     from pour.training.run import Precision
 
 __all__ = ["carry_out", "make_method", "request_of", "unlearn"]
 
 _HELD_OUT = 0.1
+_OF_SPLITS = ("batch_size", "forget_batch_size", "augment")
 
 
 def make_method(name: str, **options: Any) -> Method:
@@ -136,6 +143,9 @@ def carry_out(
 ) -> nn.Module:
     """:func:`unlearn` for a caller who has a method and a run; what the run has logged before stays out of it."""
     run = dataclasses.replace(run, history=[])
+    for name, value in method.options().items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{name} of {method.name} must be a finite number, but is {value}.")
     original = cards.unwrap(model)
     found = find_head(original, head=head)
     names = names_of_scores(original, found.num_classes)
@@ -145,18 +155,23 @@ def carry_out(
         raise UsageError(f"{method.name} takes a label to an image, not to a pixel; on scenes use one of {able}.")
     gone = forgotten_before(original)
     granted = request.without(gone).grant(
-        method.needs, name=method.name, num_classes=found.num_classes, forgotten_before=gone
+        method.needs, name=method.name, num_classes=found.num_classes, classes=classes, forgotten_before=gone
     )
     granted.check()
+    unused = _unused(method, granted)
 
     started = time.perf_counter()
     known = len(cards.history(original))
     work = copy_model(original)
     if head is not None:
         cards.set_head_name(work, head)
+    # Images are float32, and so is everything that training adds up.
+    dtype = _half(original) if granted.images else None
     with run.seeded():
-        result = method(work, granted, run)
-    result.to(device_of(original)).eval()
+        result = method(work if dtype is None else work.float(), granted, run)
+        if run.steps:
+            _check_sound(result, granted, run)
+    result.to(device=device_of(original), dtype=dtype).eval()
     if result is not work and not cards.history(result):
         cards.copy_card(work, result)
     if len(cards.history(result)) == known:
@@ -166,12 +181,58 @@ def carry_out(
                 method=method.name,
                 classes=classes,
                 class_names=tuple(names[index] for index in classes) if names else (),
-                options={**method.options(), "seed": run.seed, "precision": run.precision},
+                options={**method.options(), **unused, "seed": run.seed, "precision": run.precision},
                 digest_before=digest(original.state_dict()),
                 digest_after=digest(result.state_dict()),
-                steps=sum("loss" in entry for entry in run.history),
+                steps=run.steps,
                 seconds=time.perf_counter() - started,
                 losses=tuple(entry["loss"] for entry in run.history if "loss" in entry),
+                log=tuple(entry for entry in run.history if "loss" not in entry),
             ),
         )
     return result
+
+
+def _unused(method: Method, granted: Granted) -> dict[str, None]:
+    """The options that mean nothing to the user's own batches, which come as they are; told where one was set."""
+    if not granted.images or not all(images.own for images in granted.images):
+        return {}
+    default = {field.name: field.default for field in dataclasses.fields(method)}
+    found = [name for name in _OF_SPLITS if name in default]
+    for name in found:
+        if getattr(method, name) != default[name]:
+            warnings.warn(
+                f"{name} has no effect on {method.name} here: your own batches are used as they come.", stacklevel=4
+            )
+    return dict.fromkeys(found)
+
+
+def _half(model: nn.Module) -> torch.dtype | None:
+    """The dtype of a model in half precision, which a method's result is to have again; None for float32."""
+    found = {tensor.dtype for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()}
+    if found <= {torch.float32}:
+        return None
+    if len(found) > 1:
+        raise UsageError(
+            f"The model has weights in {' and '.join(sorted(map(str, found)))}; bring it to one precision, as "
+            "model.float() does."
+        )
+    return found.pop()
+
+
+def _check_sound(model: nn.Module, granted: Granted, run: Run) -> None:
+    """Raise where what a method trained gives no finite scores any more.
+
+    A loss is measured before its step, so nobody has looked at what the last step made.
+    """
+    # A look at a DataLoader draws from torch's generator.
+    with torch.random.fork_rng(devices=()):
+        first = next(iter(granted.images[0].once(run)), None)
+    if first is None:
+        return
+    network = model.to(run.torch_device)
+    with evaluating(network), torch.inference_mode():
+        scores = scores_of(network(to_unit(first[0].to(run.torch_device))))
+    # A score of -inf is a mask.
+    if not bool(scores.amax(dim=1).isfinite().all()):
+        raise DivergenceError("The model's scores are no longer finite; use a smaller learning rate.")

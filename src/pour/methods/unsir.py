@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pour.errors import UsageError
-from pour.methods.batches import Together, as_epochs
+from pour.methods.batches import Together
 from pour.methods.contract import register
-from pour.methods.forget_only import requested_classes
+from pour.methods.forget_only import forgotten_before, requested_classes
 from pour.methods.iterative import IterativeMethod
 from pour.methods.optimizers import optimizer_for
 from pour.methods.request import Need
@@ -22,7 +22,7 @@ from pour.methods.teachers import frozen_copy
 from pour.models.head import find_head
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
-from pour.training.loop import BatchNormMode, classification_loss
+from pour.training.loop import BatchNormMode, as_epochs, classification_loss
 
 if TYPE_CHECKING:
     from pour.methods.request import Granted
@@ -87,7 +87,9 @@ class Unsir(IterativeMethod):
         head = find_head(model)
         classes = requested_classes(model, request)
         images, labels = self._noise(model, classes, request, run)
-        wanted = self.per_class * (head.num_classes - len(classes))
+        # What earlier requests took has no images here.
+        gone = forgotten_before(model) | set(classes)
+        wanted = self.per_class * (head.num_classes - len(gone))
         kept = min(wanted, request.retain.count or wanted)
         noise_share = self.noise_batches * self.batch_size
         noise_size = min(max(1, round(self.batch_size * noise_share / (noise_share + kept))), self.batch_size - 1)

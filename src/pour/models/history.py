@@ -57,6 +57,8 @@ class Record:
     """Wall-clock time; 0 in a model read from a file, which holds only what the same command repeats."""
     losses: tuple[float, ...] = ()
     """Loss values along the way."""
+    log: tuple[Mapping[str, float], ...] = ()
+    """What else the method told along the way, each with its step: a rate it found, accuracies it looked at."""
     version: str = __version__
     """Version of pour that did it."""
 

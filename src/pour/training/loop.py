@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,7 +28,17 @@ if TYPE_CHECKING:
     from pour.training.resume import ResumeFile
     from pour.training.run import Run
 
-__all__ = ["BatchNormMode", "Epochs", "EpochsOf", "TrainingLog", "classification_loss", "fit", "set_training_mode"]
+__all__ = [
+    "BatchNormMode",
+    "Epochs",
+    "EpochsOf",
+    "TrainingLog",
+    "as_epochs",
+    "classification_loss",
+    "fit",
+    "is_epochs",
+    "set_training_mode",
+]
 
 BatchNormMode = Literal["train", "frozen"]
 # Reading a loss makes the host wait for the GPU, so losses are read and judged in groups.
@@ -48,6 +58,19 @@ class Epochs(Protocol):
     def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
         """The batches of epoch ``number``, the same at every call."""
         ...
+
+
+def is_epochs(batches: object) -> TypeGuard[Epochs]:
+    """Whether batches can be asked for epoch by epoch; a loader of somebody else's may only have the name for it."""
+    return isinstance(batches, Epochs) and callable(batches.epoch)
+
+
+def as_epochs(batches: Epochs | Iterable[Any], run: Run) -> Epochs:
+    """Batches that can be asked for epoch by epoch, be they ours or the user's own."""
+    epochs = batches if is_epochs(batches) else EpochsOf(cast("Iterable[Any]", batches), run.seed)
+    if not len(epochs):
+        raise UsageError("There are no batches to train on.")
+    return epochs
 
 
 @dataclass
@@ -130,9 +153,7 @@ def fit(
     Raises:
         DivergenceError: the loss became NaN or exploded.
     """
-    epochs: Epochs = batches if isinstance(batches, Epochs) else EpochsOf(batches, run.seed)
-    if not len(epochs):
-        raise UsageError("There are no batches to train on.")
+    epochs = as_epochs(batches, run)
     device = run.torch_device
     on_gpu = device.type == "cuda"
     total = recipe.total_steps(len(epochs))
@@ -156,7 +177,7 @@ def fit(
     set_training_mode(model, batch_norm)
     with (
         run.seeded(),
-        torch.backends.cudnn.flags(enabled=True, benchmark=on_gpu),
+        torch.backends.cudnn.flags(enabled=True, benchmark=on_gpu, deterministic=torch.backends.cudnn.deterministic),
         compiled_encoder(model) if compile == "encoder" else contextlib.nullcontext(),
         ProgressBar(total, description, enabled=run.progress) as bar,
     ):
@@ -205,7 +226,7 @@ def _run_epochs(
             moved = [
                 part.to(run.torch_device, non_blocking=True) if isinstance(part, Tensor) else part for part in batch
             ]
-            reader.add(step(*moved))
+            reader.add(_taken(step, moved))
             log.images += len(moved[0])
             done += 1
             if run.on_step is not None:
@@ -222,6 +243,18 @@ def _run_epochs(
             last_save = time.perf_counter()
     # Batches may run out before the last step, where a method stops early; their losses are judged all the same.
     reader.read()
+
+
+def _taken(step: TrainingStep, batch: list[Any]) -> Tensor:
+    try:
+        return step(*batch)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise UsageError(
+            "BatchNorm cannot train on a batch of a single image; give larger ones (drop_last=True in a DataLoader) or "
+            'freeze it with batch_norm="frozen".'
+        ) from error
 
 
 class _LossReader:
@@ -260,7 +293,9 @@ class _LossReader:
 
 
 class EpochsOf:
-    """A user's own DataLoader, reseeded for every epoch so that its order is repeatable.
+    """A user's own DataLoader, torch being reseeded for every epoch so that its order is repeatable.
+
+    One that draws from a generator of its own, or from numpy, follows that.
 
     Example:
         >>> batches = EpochsOf([(torch.zeros(2),), (torch.ones(2),)], seed=0)
@@ -268,11 +303,13 @@ class EpochsOf:
         (2, 2)
     """
 
-    def __init__(self, batches: Iterable[tuple[Tensor, ...]], seed: int) -> None:
-        if not hasattr(batches, "__len__"):
+    def __init__(self, batches: Iterable[Any], seed: int) -> None:
+        try:
+            len(batches)  # type: ignore[arg-type]
+        except TypeError:
             raise UsageError(
                 "Training needs batches with a length, such as a DataLoader or a list, not a bare iterator."
-            )
+            ) from None
         self._batches = batches
         self._seed = seed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, SupportsIndex, get_args
 
 from pour.errors import UsageError
 from pour.training.schedule import Schedule
@@ -55,12 +55,11 @@ class Recipe:
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
             raise UsageError("A recipe needs either epochs or steps, and not both.")
-        for name, value in (("number of epochs", self.epochs), ("number of steps", self.steps)):
-            if value is not None and value < 1:
-                raise UsageError(f"The {name} must be at least 1, but is {value}.")
-        if self.batch_size < 1:
-            raise UsageError(f"The batch size must be at least 1, but is {self.batch_size}.")
-        if not 0 < self.lr < math.inf:
+        counts = {"number of epochs": self.epochs, "number of steps": self.steps, "batch size": self.batch_size}
+        for name, value in counts.items():
+            if value is not None and (not isinstance(value, SupportsIndex) or value < 1):
+                raise UsageError(f"The {name} must be a whole number and at least 1, but is {value}.")
+        if not isinstance(self.lr, float | int) or not 0 < self.lr < math.inf:
             raise UsageError(f"The learning rate must be above 0 and finite, but is {self.lr}.")
         if not 0 <= self.momentum < 1:
             raise UsageError(f"The momentum must be at least 0 and below 1, but is {self.momentum}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, SupportsIndex, get_args
 
 import torch
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Precision", "Run", "resolve_device"]
 
 Precision = Literal["fp32", "bf16"]
+_SEEDS = 2**63
 _FABRIC_PRECISION = {"fp32": "32-true", "bf16": "bf16-mixed"}
 
 
@@ -72,8 +73,8 @@ class Run:
     """Called after every optimisation step with the model and the steps done, to look and not to touch."""
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise UsageError(f"A seed must not be negative, but is {self.seed}.")
+        if not isinstance(self.seed, SupportsIndex) or not 0 <= self.seed < _SEEDS:
+            raise UsageError(f"A seed must be a whole number from 0 to {_SEEDS - 1}, but is {self.seed}.")
         self.device = resolve_device(self.device)
         if self.precision is None:
             self.precision = "bf16" if self.device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
@@ -84,6 +85,11 @@ class Run:
     def torch_device(self) -> torch.device:
         """The device, resolved."""
         return torch.device(self.device or "cpu")
+
+    @property
+    def steps(self) -> int:
+        """Optimisation steps that were logged so far."""
+        return sum("loss" in entry for entry in self.history)
 
     def log(self, step: int, **values: float) -> None:
         """Keep the values of one step."""
