@@ -244,6 +244,9 @@ def test_divergence_is_failed_work(tmp_path):
     sentence = complaint(process("train", "--lr", "1e9", "--epochs", 2, "--out", out, "--quiet"), code=1)
     assert "at step" in sentence
     assert "learning rate" in sentence
+    # With a single step, nothing is measured after it but the scores.
+    single = here("train", "--lr", "1e30", "--epochs", 1, "--batch-size", 1442, "--out", out, "--quiet")
+    assert "scores are no longer finite" in complaint(single, code=1)
     assert not list(tmp_path.iterdir())
 
 

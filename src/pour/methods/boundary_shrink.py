@@ -55,7 +55,7 @@ class BoundaryShrink(ForgetOnlyMethod):
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Attack, relabel, train."""
-        request.forget.check_unit(self.name)
+        request.forget.check_unit(self.name, run)
         original = frozen_copy(model, run)
         gone = sorted({*requested_classes(model, request), *forgotten_before(model)})
         # Counted on the device: reading a number in a step would stop a captured graph.

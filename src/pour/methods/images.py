@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Images", "LabelRule"]
 
 _EVALUATION_BATCH = 1000
+_FEW = 100
 # An image with a label to a pixel fills memory as a thousand small ones do.
 _SCENES_AT_ONCE = 16
 
@@ -195,14 +196,22 @@ class Images:
             drop_last=not alone and len(chosen) % batch_size == 1,
         )
 
-    def check_unit(self, method: str) -> None:
+    def few(self, run: Run) -> Tensor:
+        """The first images, as they are, to see what a model makes of them; of the user's own the first batch."""
+        some = self
+        if isinstance(self._source, ImageSplit):
+            some = Images(self._source.take(np.arange(min(_FEW, len(self._source)))), mirrors=self._mirrors)
+        # A look at a DataLoader draws from the generator that training goes on with.
+        with torch.random.fork_rng(devices=()):
+            images, _ = next(iter(some.once(run)))
+        return images
+
+    def check_unit(self, method: str, run: Run) -> None:
         """Warn where the user's images are not in [0, 1], as ``method`` takes them to be; the first batch tells."""
         if not isinstance(self._source, _Own):
             return
-        # A look at a DataLoader draws from the generator that training goes on with.
-        with torch.random.fork_rng(devices=()):
-            images = next((images for images, _ in self._source), None)
-        if images is None or not images.is_floating_point() or not images.numel():
+        images = self.few(run)
+        if not images.is_floating_point():
             return
         low, high = images.min().item(), images.max().item()
         if low < 0 or high > 1:

@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pour.errors import DivergenceError, UsageError
+from pour.errors import UsageError
 from pour.methods.contract import Method, get_method, list_methods
 from pour.methods.forget_only import forgotten_before
 from pour.methods.request import ForgetRequest
 from pour.models import history as cards
 from pour.models.classes import check_data, names_of_scores, resolve_classes
 from pour.models.head import find_head
-from pour.models.modes import evaluating
-from pour.models.output import scores_of
 from pour.models.registry import rebuild
 from pour.models.state import digest
 from pour.models.surgery import copy_model
-from pour.models.tap import device_of, to_unit
+from pour.models.tap import device_of
+from pour.training.guard import check_sound
 from pour.training.recipes import get_recipe
 from pour.training.run import Run
 
@@ -170,7 +169,7 @@ def carry_out(
     with run.seeded():
         result = method(work if dtype is None else work.float(), granted, run)
         if run.steps:
-            _check_sound(result, granted, run)
+            check_sound(result.to(run.torch_device), granted.images[0].few(run).to(run.torch_device))
     result.to(device=device_of(original), dtype=dtype).eval()
     if result is not work and not cards.history(result):
         cards.copy_card(work, result)
@@ -218,21 +217,3 @@ def _half(model: nn.Module) -> torch.dtype | None:
             "model.float() does."
         )
     return found.pop()
-
-
-def _check_sound(model: nn.Module, granted: Granted, run: Run) -> None:
-    """Raise where what a method trained gives no finite scores any more.
-
-    A loss is measured before its step, so nobody has looked at what the last step made.
-    """
-    # A look at a DataLoader draws from torch's generator.
-    with torch.random.fork_rng(devices=()):
-        first = next(iter(granted.images[0].once(run)), None)
-    if first is None:
-        return
-    network = model.to(run.torch_device)
-    with evaluating(network), torch.inference_mode():
-        scores = scores_of(network(to_unit(first[0].to(run.torch_device))))
-    # A score of -inf is a mask.
-    if not bool(scores.amax(dim=1).isfinite().all()):
-        raise DivergenceError("The model's scores are no longer finite; use a smaller learning rate.")

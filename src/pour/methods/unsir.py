@@ -112,7 +112,7 @@ class Unsir(IterativeMethod):
         """Noise images in the pixel range's units and their labels, the classes in equal parts."""
         frozen = frozen_copy(model, run)
         retained = request.retain
-        retained.check_unit(self.name)
+        retained.check_unit(self.name, run)
         shape = next(iter(retained.sample(1, run)))[0].shape[1:]
         noise = _Noise(self.batch_size, shape)
         labels = torch.tensor(classes, device=run.torch_device).repeat(self.batch_size)[: self.batch_size]

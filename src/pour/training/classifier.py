@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from pour.data.augment import Augment
@@ -19,6 +20,7 @@ from pour.models.pretrained import read_weights
 from pour.models.registry import build_model
 from pour.models.state import digest
 from pour.models.tap import extract_features
+from pour.training.guard import check_sound
 from pour.training.loop import TrainingLog, fit
 from pour.training.resume import ResumeFile
 
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 _EVALUATION_BATCH = 1000
+_FEW = 100
 
 
 def train_classifier(
@@ -86,6 +89,8 @@ def train_classifier(
         file = resume_file(resume, resume_seconds, split, recipe, run, arch=arch, **start)
     words = f"training {arch} on {dataset.name}"
     log = fit(model, training_loader(dataset, split, recipe, run), recipe, run, resume=file, description=words)
+    few = split.take(np.arange(min(_FEW, len(split))))
+    check_sound(model, next(iter(evaluation_loader(few, run)))[0])
     return model, log
 
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import torch
+
 from pour.errors import DivergenceError
+from pour.models.modes import evaluating
+from pour.models.output import scores_of
+from pour.models.tap import to_unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["DivergenceGuard"]
+    from torch import Tensor, nn
+
+__all__ = ["DivergenceGuard", "check_sound"]
 
 _FIRST_STEPS = 5
 _EXPLOSION = 100.0
@@ -48,3 +55,15 @@ class DivergenceGuard:
                 )
             if step < _FIRST_STEPS:
                 self._scale = max(self._scale, abs(loss))
+
+
+def check_sound(model: nn.Module, images: Tensor) -> None:
+    """Raise where a trained model's scores on some images are no longer finite; they must be where the model is.
+
+    A loss is measured before its step, so nobody has looked at what the last step made.
+    """
+    with evaluating(model), torch.inference_mode():
+        highest = scores_of(model(to_unit(images))).amax(dim=1)
+    # A score of -inf is a mask.
+    if not bool(highest.isfinite().all()):
+        raise DivergenceError("The model's scores are no longer finite; use a smaller learning rate.")
