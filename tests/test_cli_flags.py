@@ -27,7 +27,7 @@ from pour.training import RECIPES
 
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
 
-from bench_cells import keep, made_up
+from bench_cells import keep, made_up, small_grid
 
 ROOT = Path(__file__).resolve().parent.parent
 UNREAD = "has no use"
@@ -369,7 +369,7 @@ def no_audit(monkeypatch):
     [
         (["--out", "a.json"], "a.json", "a.json already exists"),
         (["--report", "a.html"], "a.html", "a.html already exists"),
-        (["--report", "original.html"], "original.json", "original.json already exists"),
+        (["--report", "other.html"], "other.json", "other.json already exists"),
     ],
 )
 def test_an_audit_replaces_files_only_when_told(files, tmp_path, options, there, words):
@@ -685,3 +685,20 @@ def test_plain_weights_are_told_to_name_their_network(tmp_path, plain, files):
 def test_training_says_what_the_recipe_is(tmp_path):
     done = succeed("train", "--epochs", 1, "--seed", 1, "--device", "cpu", "--out", tmp_path / "m.safetensors")
     assert "m.safetensors: digits, recipe digits, seed 1" in " ".join(done.stdout.split())
+
+
+def test_what_is_wrong_with_a_grid_is_told_before_results_are_taken_in(tmp_path):
+    grid = small_grid()
+    keep(tmp_path / "home", grid, made_up(grid, "pour-p"))
+    succeed("bench", "digits", "--out", tmp_path / "home", "--export", tmp_path / "x.tar")
+    for flags in (["--methods", "nosuch"], ["--jobs", 0]):
+        refusal("bench", "digits", "--out", tmp_path / "there", "--import", tmp_path / "x.tar", *flags)
+        assert not (tmp_path / "there").exists()
+    (tmp_path / "file").write_text("mine")
+    assert "is a file" in refusal("bench", "digits", "--out", tmp_path / "file", "--import", tmp_path / "x.tar")
+
+
+def test_stores_of_other_kinds_are_not_set_above_each_other(tmp_path):
+    results = Path(__file__).parent.parent / "results"
+    for other in ("zeroshot", "camvid"):
+        assert "another kind" in refusal("table", results / "cifar100", "--against", results / other)

@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from safetensors import SafetensorError
+
 from pour.errors import PourError, UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ def refuse_to_overwrite(path: Path, *, overwrite: bool) -> None:
         raise UsageError(f"{path} cannot be written, because {blocked} is a file and no folder.")
     if path.is_dir():
         raise UsageError(f"{path} is a folder; give the name of a file.")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is no regular file and cannot be replaced; give the name of one.")
     if path.exists() and not overwrite:
         raise UsageError(f"{path} already exists; pass overwrite=True, or --overwrite in a command, to replace it.")
 
@@ -31,9 +35,10 @@ def refuse_to_overwrite(path: Path, *, overwrite: bool) -> None:
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; it takes the place of ``path`` only when the block succeeds.
 
-    On any error, a full disk included, the temporary file is removed and ``path`` is as it was before.
+    On any error, a full disk included, the temporary file is removed and ``path`` is as it was before. Where ``path``
+    is a link, what it leads to is replaced.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
@@ -49,8 +54,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
         temporary.replace(target)
-    except OSError as error:
-        raise PourError(f"Could not write {target}: {error.strerror or error}; nothing was changed.") from error
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise PourError(f"Could not write {target}: {reason}; nothing was changed.") from error
     finally:
         temporary.unlink(missing_ok=True)
 

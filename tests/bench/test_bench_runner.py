@@ -19,13 +19,24 @@ import pour
 import pour.bench.attempts as attempts
 import pour.bench.shared as shared_module
 import pour.bench.work as work_module
-from pour.bench import CellKey, Outcome, Row, read_store, run_experiment, tune_experiment
+from pour.bench import (
+    CellKey,
+    Outcome,
+    Row,
+    export_store,
+    import_store,
+    read_store,
+    run_experiment,
+    tune_experiment,
+)
 from pour.bench.experiments import REFERENCES, benchmark_rows
 from pour.bench.runner import _say_where_tuning_saw_the_test, _turn
-from pour.bench.store import read_cell, seal
+from pour.bench.store import read_cell, seal, unseal
 from pour.bench.study import FOLLOWED, run_study
 from pour.data.dataset import ImageSplit
-from pour.errors import DivergenceError, UsageError
+from pour.errors import DivergenceError, PourError, UsageError
+from pour.methods.masked_head import MaskedHead
+from pour.methods.pour_p import PourP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -422,3 +433,108 @@ def test_tuned_rows_on_the_class_of_the_tuning_are_warned_of(tmp_path: Path) -> 
         _say_where_tuning_saw_the_test(replace(grid, forget=((3,), (1, 8))))
     with pytest.warns(UserWarning, match="chosen on seed 100"):
         _say_where_tuning_saw_the_test(replace(grid, seeds=(100,)))
+
+
+def test_a_seed_that_was_made_elsewhere_stays(store: Path, tmp_path: Path, made: list[object]) -> None:
+    """What lies here of its models is the ceiling of the seed before, and another network than its own."""
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(store / "cells" / "forget-3" / "seed-0", elsewhere / "cells" / "forget-3" / "seed-1")
+    shutil.copy(store / "experiment.json", elsewhere)
+    for cell_file in sorted((elsewhere / "cells").rglob("*.json")):
+        if cell_file.name.endswith((".run.json", ".report.json")):
+            continue
+        cell = unseal(cell_file.read_text())
+        assert cell is not None
+        setup = {**cell.setup, "seed": 1}
+        moved = {role: f"another {role}" for role in cell.models}
+        cell_file.write_text(seal(replace(cell, setup=setup, models=moved)))
+    tar = tmp_path / "seed-1.tar"
+    assert export_store(elsewhere, tar) == len(ROWS)
+    assert import_store(tar, store) == len(ROWS)
+    before = cell_bytes(store)
+    assert walked(store, seeds=[0, 1]).kept == 2 * len(ROWS)
+    assert made == []
+    assert cell_bytes(store) == before
+
+
+def test_a_cell_that_breaks_off_costs_nothing_but_itself(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = store / "cells" / "forget-3" / "seed-0"
+    for name in ("pour-p.json", "masked-head.json"):
+        (folder / name).unlink()
+
+    def break_off(*_: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    real = MaskedHead.__call__
+    monkeypatch.setattr(PourP, "__call__", break_off)
+    with pytest.raises(
+        PourError, match=r"1 cells broke off .* pour-p of seed 0 among them: RuntimeError: out of memory"
+    ):
+        walked(store)
+    assert (folder / "masked-head.json").is_file()
+    assert not (folder / "pour-p.json").exists()
+    error = store / "errors" / "forget-3" / "seed-0" / "pour-p.txt"
+    assert "Traceback" in error.read_text()
+    monkeypatch.undo()
+    assert MaskedHead.__call__ is real
+    assert walked(store).done == 1, "it is tried again"
+    assert not error.exists()
+
+
+def test_a_store_that_cannot_be_written_is_told_before_any_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[object]
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    walked(tmp_path / "store", seeds=[0], methods=["pour-p"])
+    made.clear()
+    monkeypatch.setattr("tempfile.mkstemp", full)
+    with pytest.raises(PourError, match="No space left on device"):
+        walked(tmp_path / "store", seeds=[5], methods=["pour-p"])
+    assert made == []
+
+
+def test_what_a_killed_run_left_in_the_cache_is_not_read(store: Path) -> None:
+    before = cell_bytes(store)
+    (store / "cells" / "forget-3" / "seed-0" / "pour-p.json").unlink()
+    (store / "cache").mkdir()
+    (store / "cache" / "left").write_bytes(b"damaged")
+    walked(store)
+    assert not (store / "cache").exists()
+    assert cell_bytes(store) == before
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"name": "digits", "rows": 3}', '{"name": "digits", "rows": [3]}'])
+def test_a_store_that_no_longer_says_whose_it_is_keeps_its_models(store: Path, damage: str, made: list[object]) -> None:
+    (store / "experiment.json").write_text(damage)
+    longer = small_grid(recipe=small_grid().recipe.change(epochs=3))
+    with pytest.raises(UsageError, match=r"another recipe \(digits of 2, not digits of 3\); give another folder"):
+        walked(store, grid=longer)
+    assert made == []
+    assert walked(store).done == 0
+    assert json.loads((store / "experiment.json").read_text())["name"] == "digits"
+
+
+def test_files_beside_models_that_are_damaged(store: Path, made: list[object]) -> None:
+    (store / "models" / "seed-0" / "original.json").write_text("[]")
+    before = cell_bytes(store)
+    (store / "cells" / "forget-3" / "seed-0" / "pour-p.json").unlink()
+    walked(store)
+    assert "original" in made
+    assert cell_bytes(store) == before
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:1", "127.0.0.1:x", ":80"])
+def test_an_address_without_a_cluster_is_told_at_once(tmp_path: Path, address: str) -> None:
+    pytest.importorskip("ray", reason='needs pip install "pour-unlearning[ray]"')
+    with pytest.raises(UsageError, match="Ray cluster"):
+        walked(tmp_path / "store", ray=address)
+    assert not (tmp_path / "store").exists()
+
+
+def test_classes_forgotten_together_have_no_order(store: Path) -> None:
+    outcome = walked(store, forget=[["3", "0"], [0, 3]], methods=["pour-p"])
+    assert outcome.done + outcome.kept == 4
+    assert (store / "cells" / "forget-0-3").is_dir()
+    assert not (store / "cells" / "forget-3-0").exists()

@@ -200,31 +200,44 @@ def test_a_store_of_an_earlier_version_is_refused_by_what_its_network_says(short
         )
 
 
-@pytest.mark.parametrize("options", [options for options, _ in OTHERWISE.values()], ids=[*OTHERWISE])
-def test_a_network_that_was_trained_otherwise_is_not_reused(short, small_world, trainings, options) -> None:
+@pytest.mark.parametrize(("options", "words"), OTHERWISE.values(), ids=[*OTHERWISE])
+def test_where_a_store_no_longer_says_whose_it_is_its_network_does(
+    short, small_world, trainings, options, words
+) -> None:
     (short / "experiment.json").unlink()
-    before = json.loads((short / "models" / "seed-0" / "original.json").read_text())
-    assert walked(short, small_world, **{"grid": SHORT, **options}).done == 2
+    before = all_bytes(short)
+    with pytest.raises(UsageError, match=words):
+        walked(short, small_world, **{"grid": SHORT, **options})
+    assert all_bytes(short) == before
+    assert walked(short, small_world, grid=SHORT).done == 0
+    assert (short / "experiment.json").is_file()
+    assert not trainings
+
+
+def test_a_network_that_was_trained_otherwise_is_not_reused(short, small_world, trainings) -> None:
+    """Not even where nothing but the file beside it says so."""
+    (short / "experiment.json").unlink()
+    facts = short / "models" / "seed-0" / "original.json"
+    before = json.loads(facts.read_text())
+    facts.write_text(json.dumps({**before, "seed": 7}))
+    assert walked(short, small_world, grid=SHORT).done == 0
     assert len(trainings) == 1
-    facts = json.loads((short / "models" / "seed-0" / "original.json").read_text())
-    assert facts["digest"] != before["digest"]
-    assert {cell.models["original"] for cell in read_store(short)} == {facts["digest"]}
-    assert walked(short, small_world, **{"grid": SHORT, **options}).done == 0
-    assert len(trainings) == 1
+    assert json.loads(facts.read_text())["digest"] == before["digest"]
+    assert json.loads(facts.read_text())["seed"] == before["seed"]
 
 
 def test_other_weights_train_the_network_again(short, small_world, trainings, tmp_path) -> None:
     start = shutil.copy(short / "models" / "seed-0" / "original.safetensors", tmp_path / "start.safetensors")
     with pytest.raises(UsageError, match=r"another weights \(none, not \w{12}\); give another folder"):
         walked(short, small_world, grid=SHORT, weights=start)
-    (short / "experiment.json").unlink()
-    assert walked(short, small_world, grid=SHORT, weights=start).done == 2
-    assert walked(short, small_world, grid=SHORT, weights=start).done == 0
+    other = tmp_path / "other"
+    assert walked(other, small_world, grid=SHORT, weights=start).done == 2
+    assert walked(other, small_world, grid=SHORT, weights=start).done == 0
     assert len(trainings) == 1
-    written = (short / "experiment.json").read_bytes()
+    written = (other / "experiment.json").read_bytes()
     with pytest.raises(UsageError, match="There is no file"):
-        walked(short, small_world, grid=SHORT, epochs=3, weights=tmp_path / "missing.safetensors")
-    assert (short / "experiment.json").read_bytes() == written
+        walked(other, small_world, grid=SHORT, epochs=3, weights=tmp_path / "missing.safetensors")
+    assert (other / "experiment.json").read_bytes() == written
     assert len(trainings) == 1
 
 

@@ -11,10 +11,11 @@ from bench_cells import keep, made_up, table_grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pour.bench import CellKey, export_store, get_experiment, import_store, read_store
+from pour.bench import CellKey, export_store, get_experiment, import_store, make_table, parse_seeds, read_store
 from pour.bench.store import (
     check_folder,
     check_unmixed,
+    damaged_cells,
     read_cell,
     seal,
     settled_precision,
@@ -285,3 +286,46 @@ def test_bad_archives_are_told(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     with pytest.raises(UsageError, match="holds no results"):
         export_store(tmp_path / "out", tmp_path / "x.tar")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"setup": {}},
+        {"setup": {**CELL.setup, "seed": "0"}},
+        {"setup": {**CELL.setup, "options": None}},
+        {"setup": {**CELL.setup, "recipe": 3}},
+        {"values": None},
+        {"values": {"acc_r": {"value": "high"}}},
+        {"values": {"acc_r": None}},
+    ],
+)
+def test_a_checksum_makes_no_cell(changes: dict[str, Any]) -> None:
+    """A file that was made by another program, or another version, with a right checksum."""
+    assert unseal(seal(replace(CELL, **changes))) is None
+    assert unseal("[" * 100_000) is None
+
+
+def test_damaged_cells_are_told_and_not_left_out_of_an_export(tmp_path: Path) -> None:
+    keep(tmp_path, GRID, CELL, made_up(GRID, "pour-p", seed=1))
+    assert damaged_cells(tmp_path) == []
+    path = tmp_path / CELL.key.path
+    path.write_text(path.read_text()[:100])
+    assert damaged_cells(tmp_path) == [CELL.key.path.as_posix()]
+    assert any("A cell is damaged and left out" in note for note in make_table(tmp_path).notes)
+    with pytest.raises(UsageError, match=r"1 cells of .* are damaged, cells/.* among them"):
+        export_store(tmp_path, tmp_path / "x.tar")
+    assert not (tmp_path / "x.tar").exists()
+
+
+def test_an_export_is_of_the_experiment_that_is_named(tmp_path: Path) -> None:
+    keep(tmp_path / "store", GRID, CELL)
+    with pytest.raises(UsageError, match=f"holds results of {GRID.name}, not of zeroshot"):
+        export_store(tmp_path / "store", tmp_path / "x.tar", experiment="zeroshot")
+    assert export_store(tmp_path / "store", tmp_path / "x.tar", experiment=GRID.name) == 1
+
+
+@pytest.mark.parametrize("text", ["99999999999", "99999999999999999999999,", "4611686018427387904,"])
+def test_seeds_have_a_bound(text: str) -> None:
+    with pytest.raises(UsageError, match=r"at most 10000 seeds, each below 2\^62"):
+        parse_seeds(text)

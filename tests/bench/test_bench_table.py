@@ -14,6 +14,7 @@ from rich.console import Console
 from pour.bench import Row, make_class_table, make_replication_table, make_table, render, show_table
 from pour.bench.columns import COLUMNS, PAPER_COLUMNS
 from pour.bench.published import Published, differs, published
+from pour.bench.rendering import latex_text
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -247,9 +248,9 @@ def test_which_request(tmp_path: Path) -> None:
     assert found() == found(1) == found("1") == 10
     assert found("5") == 10, "a name before an index"
     assert found("dog") == 50
-    assert found("horse", "dog") == found(7, "dog") == found("7", 5) == 30
+    assert found("horse", "dog") == found(7, "dog") == found("7", 5) == found("dog", "horse") == 30
     assert found(9) == found("9") == 90
-    for forget in (["airplane"], ["0"], ["dog", "horse"], ["horse"]):
+    for forget in (["airplane"], ["0"], ["horse"]):
         sentence = rf"no results of forgetting {', '.join(forget)}; it has those of 5; dog; horse, dog; 9\."
         with pytest.raises(UsageError, match=sentence):
             make_table(tmp_path, forget=forget)
@@ -293,7 +294,9 @@ def test_classes_side_by_side(store: Path) -> None:
         "Acc_r, guide_dog",
         "change of Acc_r, guide_dog",
     ]
-    assert table.title == "cifar10, resnet18, recipe fast: airplane; guide_dog forgotten in turn"
+    assert table.title == (
+        "cifar10, resnet18, recipe fast: airplane (seeds 0, 1, 2); guide_dog (seeds 0, 1) forgotten in turn"
+    )
     for name, request in (("airplane", [0]), ("guide_dog", [5])):
         for row in make_table(store, forget=request, columns=["acc_r", "acc_r_change"]).rows:
             merged = next(other for other in table.rows if (other.name, other.encoder) == (row.name, row.encoder))
@@ -394,3 +397,66 @@ def test_two_deviations() -> None:
     assert differs(-1.2, 0.3, Published(0.0, None)) == "below"
     assert differs(5.0, None, Published(0.0, None)) is None
     assert differs(0.004, 0.0, Published(0.0, 0.0)) is None, "the paper rounds"
+
+
+def test_the_paper_is_compared_only_with_its_own_class_and_network(tmp_path: Path) -> None:
+    rows = [
+        made_up(GRID, "pour-p", forget=(1,), seed=seed, forgotten_names=("automobile",), values={"acc_r": 0.5})
+        for seed in range(3)
+    ]
+    keep(tmp_path / "class", GRID, *rows)
+    table = make_table(tmp_path / "class", against="paper")
+    assert any(row.published for row in table.rows)
+    assert table.row("pour-p").entries["acc_r"].difference is None
+    assert "The printed values are taken to be of forgetting class 0, so nothing is marked." in table.notes
+    assert not any(note.startswith("Arrows") for note in table.notes)
+    small = replace(GRID, architecture="resnet-small")
+    keep(
+        tmp_path / "network", small, *(made_up(small, "pour-p", seed=seed, values={"acc_r": 0.5}) for seed in range(3))
+    )
+    table = make_table(tmp_path / "network", against="paper")
+    assert table.row("pour-p").entries["acc_r"].difference is None
+    assert "The printed values are of resnet18, so nothing is marked." in table.notes
+    digits = table_grid("digits")
+    keep(tmp_path / "digits", digits, made_up(digits, "pour-p", values={"acc_r": 0.5}))
+    with pytest.raises(UsageError, match="The paper prints no results on digits"):
+        make_table(tmp_path / "digits", against="paper")
+
+
+def test_what_methods_said_and_what_tuning_saw_is_noted(tmp_path: Path) -> None:
+    said = {"warnings": ("pour-d still classifies 5.0% of the forget images as before",)}
+    keep(
+        tmp_path,
+        GRID,
+        made_up(GRID, "pour-d-tuned", seed=0, values={"acc_r": 0.9}, **said),
+        made_up(GRID, "pour-d-tuned", seed=1, values={"acc_r": 0.9}),
+        made_up(GRID, "delete-tuned", seed=0, values={"acc_r": 0.9}, tuned_on=(0, 4), tuned_with=1),
+        made_up(GRID, "delete-tuned", seed=1, values={"acc_r": 0.9}, tuned_on=(0, 4), tuned_with=1),
+    )
+    notes = make_table(tmp_path).notes
+    assert "pour-d-tuned warned on 1 of 2 seeds: pour-d still classifies 5.0% of the forget images as before" in notes
+    assert "delete-tuned was tuned on a class that is shown here, so it is no fair test." in notes
+    assert "delete-tuned was tuned with a seed that is shown here, so it is no fair test." in notes
+
+
+def test_runs_that_were_trained_otherwise_are_not_set_above_each_other(store: Path, tmp_path: Path) -> None:
+    longer = replace(GRID, recipe=GRID.recipe.change(epochs=GRID.recipe.epochs + 1))
+    keep(tmp_path / "other", longer, made_up(longer, "pour-p", values={"acc_r": 0.5}))
+    with pytest.raises(UsageError, match="another recipe"):
+        make_replication_table(store, tmp_path / "other")
+    for name, changes in (("one", {}), ("two", {"precision": "bf16", "data": "other"})):
+        keep(tmp_path / name, GRID, made_up(GRID, "pour-p", values={"acc_r": 0.5}, **changes))
+    notes = make_replication_table(tmp_path / "one", tmp_path / "two").notes
+    assert f"{tmp_path / 'two'} ran in another precision." in notes
+    assert f"{tmp_path / 'two'} ran on other images." in notes
+    assert f"One seed on either side: nothing says whether values of {tmp_path / 'two'} differ." in notes
+
+
+def test_columns_and_lines_that_say_nothing_are_left_out(store: Path) -> None:
+    table = make_table(store, columns=["acc_r", "acc_r"])
+    assert [column.key for column in table.columns] == ["acc_r"]
+    assert not any(row.encoder for row in table.rows), "accuracies are not the encoder's"
+
+
+def test_latex_of_odd_names() -> None:
+    assert latex_text("a\nb ~^\\") == r"a b \textasciitilde{}\textasciicircum{}\textbackslash{}"

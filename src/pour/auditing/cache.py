@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from pour._files import atomic_path, write_text
 from pour._version import __version__
 from pour.auditing.processes import is_first_process
+from pour.errors import PourError
 from pour.models.tap import Features
 
 if TYPE_CHECKING:
@@ -82,7 +84,8 @@ class FeatureCache:
         tensors = {"features": seen.features, "scores": seen.scores}
         if seen.raw is not seen.features:
             tensors["raw"] = seen.raw
-        with atomic_path(path) as temporary:
+        # A cache is only a shortcut: where it cannot be written, the next audit taps again.
+        with contextlib.suppress(PourError), atomic_path(path) as temporary:
             save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, temporary)
 
 
@@ -122,7 +125,8 @@ class MeasureCache:
             value = measure()
             said = [note for note in self.notes if note not in before]
             if is_first_process():
-                write_text(path, json.dumps({"value": value, "notes": said}))
+                with contextlib.suppress(PourError):
+                    write_text(path, json.dumps({"value": value, "notes": said}))
             return read(value)
         self.notes.extend(note for note in said if note not in self.notes)
         return found

@@ -1,4 +1,4 @@
-"""Carrying out a row's method in a grid that must go on whatever happens to it."""
+"""Carrying out a row's method in a grid that goes on when it diverges or refuses."""
 
 from __future__ import annotations
 

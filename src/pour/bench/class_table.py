@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pour.bench.columns import Column
+    from pour.bench.store import Cell
     from pour.bench.table import TableRow
 
 __all__ = ["CLASS_COLUMNS", "make_class_table"]
@@ -42,12 +43,22 @@ def make_class_table(out: str | Path, *, columns: Sequence[str] | None = None) -
     shown = columns or CLASS_COLUMNS
     tables = {names[request]: make_table(folder, forget=request, columns=shown) for request in requests}
     order = [row["name"] for row in experiment.get("rows", [])]
+    seeds = {names[request]: _seeds(cells, request) for request in requests}
+    # Where they differ, so do the networks.
+    alike = len(set(seeds.values())) == 1
+    listed = "; ".join(tables if alike else (f"{name} ({found})" for name, found in seeds.items()))
     return ResultTable(
-        title=f"{tables[names[requests[0]]].subject}: {'; '.join(tables)} forgotten in turn",
+        title=f"{tables[names[requests[0]]].subject}: {listed} forgotten in turn"
+        + (f", {seeds[names[requests[0]]]}" if alike else ""),
         columns=tuple(_of(column, name) for name, table in tables.items() for column in table.columns),
         rows=tuple(_merged(tables, order)),
         notes=tuple(_notes(tables)),
     )
+
+
+def _seeds(cells: Sequence[Cell], request: tuple[int, ...]) -> str:
+    found = sorted({cell.key.seed for cell in cells if cell.key.forget == request})
+    return f"seed{'s' * (len(found) > 1)} {', '.join(map(str, found))}"
 
 
 def _of(column: Column, name: str) -> Column:
@@ -62,7 +73,8 @@ def _merged(tables: dict[str, ResultTable], order: list[str]) -> list[TableRow]:
             entries = {f"{key}.{name}": entry for key, entry in row.entries.items()}
             before = rows.setdefault((row.name, row.encoder), replace(row, entries={}))
             # What was tuned for one class only is neither.
-            setting = before.setting if before.setting == row.setting else f"{before.setting} or {row.setting}"
+            known = before.setting.split(" or ")
+            setting = before.setting if row.setting in known else f"{before.setting} or {row.setting}"
             rows[row.name, row.encoder] = replace(before, setting=setting, entries={**before.entries, **entries})
     groups, places = list(GROUPS), {name: place for place, name in enumerate(order)}
     return sorted(

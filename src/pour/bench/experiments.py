@@ -53,6 +53,9 @@ Family = Literal["reference", "paper", "control", "relative"]
 
 # What exported stores may hold.
 _ROW_NAME = re.compile(r"[\w.+-]+")
+_MOST_SEEDS = 10_000
+# A retrained model has a seed of its own, a thousand further on.
+_LARGEST_SEED = 2**62
 REFERENCES = ("original", "retrained", "ceiling")
 """Rows that are models of the experiment themselves; the ceiling is a second retrained seed."""
 PAPER = (
@@ -373,4 +376,6 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         raise UsageError(f"Seeds are a number of them (3) or a list (1,2), but are {text!r}.") from error
     if not numbers or min(numbers) < 0 or ("," not in text and numbers[0] < 1):
         raise UsageError(f"Seeds are a number of them (3) or a list (1,2), but are {text!r}.")
+    if max(numbers) >= (_LARGEST_SEED if "," in text else _MOST_SEEDS):
+        raise UsageError(f"{text} asks for too much: at most {_MOST_SEEDS} seeds, each below 2^62.")
     return tuple(dict.fromkeys(numbers)) if "," in text else tuple(range(numbers[0]))

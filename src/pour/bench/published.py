@@ -9,10 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pour.errors import UsageError
+
 if TYPE_CHECKING:
     from pour.bench.columns import Column
 
-__all__ = ["Difference", "Published", "differs", "published", "published_notes"]
+__all__ = ["Difference", "Published", "differs", "published", "published_notes", "unlike_published"]
 
 Difference = Literal["above", "below"]
 
@@ -68,6 +70,34 @@ def published_notes(dataset: str) -> tuple[str, ...]:
     """
     tables: list[dict[str, Any]] = _tables().get(dataset, [])
     return tuple(table["note"] for table in tables if "note" in table)
+
+
+def unlike_published(dataset: str, forget: tuple[int, ...], architecture: str) -> str | None:
+    """Why results cannot be held against the paper's on that dataset, in a sentence; None where they can.
+
+    Args:
+        dataset: by name.
+        forget: the classes that were forgotten.
+        architecture: of the networks.
+
+    Raises:
+        UsageError: the paper prints nothing of the dataset.
+
+    Example:
+        >>> unlike_published("cifar10", (0,), "resnet18")
+        >>> unlike_published("cifar10", (1,), "resnet18")
+        'The printed values are taken to be of forgetting class 0, so nothing is marked.'
+    """
+    tables: list[dict[str, Any]] = _tables().get(dataset, [])
+    if not tables:
+        raise UsageError(f"The paper prints no results on {dataset}; leave --against paper out.")
+    for table in tables:
+        if tuple(table["forget"]) != forget:
+            named = ", ".join(map(str, table["forget"]))
+            return f"The printed values are taken to be of forgetting class {named}, so nothing is marked."
+        if architecture not in table.get("architectures", [architecture]):
+            return f"The printed values are of {table['architectures'][0]}, so nothing is marked."
+    return None
 
 
 def differs(mean: float, std: float | None, paper: Published) -> Difference | None:

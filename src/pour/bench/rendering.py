@@ -33,7 +33,10 @@ _ARROWS = {"above": "▲", "below": "▼"}
 _LATEX_ARROWS = {"above": "$^\\blacktriangle$", "below": "$^\\blacktriangledown$"}
 _DIRECTION = {"higher": "↑", "lower": "↓"}
 _LATEX_DIRECTION = {"higher": "$\\uparrow$", "lower": "$\\downarrow$"}
-_LATEX_SPECIAL = str.maketrans({"_": "\\_", "%": "\\%", "&": "\\&", "#": "\\#", "$": "\\$"})
+_LATEX_SPECIAL = str.maketrans(
+    {char: f"\\{char}" for char in "_%&#${}"}
+    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+)
 
 
 def render(table: ResultTable, format: Format) -> str:
@@ -135,7 +138,7 @@ def _latex(table: ResultTable) -> str:
         *(f"{column.latex} {_LATEX_DIRECTION[column.better]}" for column in table.columns),
     ]
     lines = [
-        f"% {table.title}",
+        f"% {' '.join(table.title.split())}",
         f"\\begin{{tabular}}{{ll{'r' * len(table.columns)}}}",
         "\\toprule",
         f"{' & '.join(head)} \\\\",
@@ -146,13 +149,18 @@ def _latex(table: ResultTable) -> str:
             values = [_latex_entry(row.entries.get(column.key), column) for column in table.columns]
             names = [latex_text(row.label), latex_text(row.setting)]
             lines.append(f"{' & '.join([*names, *values])} \\\\")
-    lines += ["\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in table.notes)]
+    lines += ["\\bottomrule", "\\end{tabular}", *(f"% {' '.join(note.split())}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 
 
 def latex_text(text: str) -> str:
-    """A name as LaTeX prints it."""
-    return text.translate(_LATEX_SPECIAL)
+    r"""A name as LaTeX prints it.
+
+    Example:
+        >>> print(latex_text("50 % of a_b~{c}"))
+        50 \% of a\_b\textasciitilde{}\{c\}
+    """
+    return " ".join(text.translate(_LATEX_SPECIAL).split())
 
 
 def _latex_entry(entry: Entry | None, column: Column) -> str:

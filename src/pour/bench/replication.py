@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pour.bench.published import Published, differs
-from pour.bench.store import read_experiment, read_store
+from pour.bench.store import OF_ALL_CELLS, read_experiment, read_store, refuse_other
 from pour.bench.table import ResultTable, find_request, make_table
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pour.bench.store import Cell
     from pour.bench.table import TableRow
 
 __all__ = ["make_replication_table", "other_options"]
@@ -45,6 +46,9 @@ def make_replication_table(
         raise UsageError(
             f"{out} is of {here.subject}, and {other} of {there.subject}: give a folder of the same experiment."
         )
+    one, two = (read_store(folder)[0] for folder in (out, other))
+    asked = {name: one.setup.get(name) for name in OF_ALL_CELLS}
+    refuse_other(Path(other), {"name": there.subject, **two.setup}, asked)
     known = {(row.name, row.encoder): row for row in there.rows}
     rows: list[TableRow] = []
     compared = different = 0
@@ -55,11 +59,19 @@ def make_replication_table(
         if before is not None:
             entries = {key: replace(entry, mark=None) for key, entry in before.entries.items()}
             rows.append(replace(before, setting=str(other), entries=entries, elsewhere=True))
-            compared += len(row.entries.keys() & before.entries.keys())
+            # Without a deviation on either side nobody can say whether two values differ.
+            compared += sum(
+                (entry.std, before.entries[key].std) != (None, None)
+                for key, entry in row.entries.items()
+                if key in before.entries
+            )
             different += sum(entry.difference is not None for entry in marked.entries.values())
     notes = [
         *here.notes,
-        f"Arrows: above or below the value of {other} by more than two deviations ({different} of {compared} values).",
+        f"Arrows: above or below the value of {other} by more than two deviations ({different} of {compared} values)."
+        if compared
+        else f"One seed on either side: nothing says whether values of {other} differ.",
+        *_unlike(str(other), one, two),
         *(f"{other}: {note}" for note in there.notes if note not in here.notes),
         *(f"{row} ran with other options in {other}: {how}." for row, how in other_options(out, other).items()),
     ]
@@ -68,6 +80,11 @@ def make_replication_table(
     if only := [name for name, encoder in known if not encoder and name not in {row.name for row in here.rows}]:
         notes.append(f"Only in {other}: {', '.join(only)}.")
     return replace(here, rows=tuple(rows), notes=tuple(notes))
+
+
+def _unlike(other: str, one: Cell, two: Cell) -> list[str]:
+    differences = {"in another precision": one.precision != two.precision, "on other images": one.data != two.data}
+    return [f"{other} ran {how}." for how, differs in differences.items() if differs]
 
 
 def _marked(row: TableRow, before: TableRow) -> TableRow:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pour._files import write_text
 from pour._progress import ProgressBar
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.shared import ModelKey, SharedModels
@@ -20,15 +21,15 @@ from pour.bench.store import (
     settled_precision,
     write_experiment,
 )
-from pour.bench.work import CACHE, ROLES, CellWorker, Work, cell_setup
-from pour.bench.workers import crew
+from pour.bench.work import CACHE, ROLES, CellWorker, Work, cell_setup, error_path, forget_errors, read_errors
+from pour.bench.workers import check_ray, crew
 from pour.errors import PourError, UsageError
 from pour.methods.contract import get_method
 from pour.models.classes import resolve_classes
 from pour.training.run import Run, resolve_device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from pour.bench.experiments import Row
     from pour.bench.store import Cell
@@ -91,6 +92,8 @@ def run_experiment(
     grid = get_experiment(experiment) if isinstance(experiment, str) else experiment
     if jobs < 1:
         raise UsageError(f"The number of jobs must be at least 1, but is {jobs}.")
+    if ray is not None:
+        check_ray(ray)
     folder = Path(out).resolve()
     check_folder(folder)
     work = Work(
@@ -114,7 +117,13 @@ def run_experiment(
     groups = [_Group(request, seed, asked.rows) for request in asked.forget for seed in asked.seeds]
     total = len(groups) * len(asked.rows)
     made: set[CellKey] = set()
+    broken: dict[CellKey, str] = {}
     if pending := _pending(groups, shared):
+        # Whether anything can be kept is better known before hours of training.
+        write_text(folder / CACHE / "probe", "")
+        # What a killed run left there may be damaged.
+        shutil.rmtree(folder / CACHE, ignore_errors=True)
+        forget_errors(folder, (key for cells in pending.values() for key in cells))
         needed = sum(map(len, pending.values())) + sum(len(group.models(shared)) for group in pending)
         with crew(partial(CellWorker, work), device=work.device, jobs=min(jobs, needed), ray=ray) as do:
             # Heads share the features of their backbone: this process computes them once, while the others start.
@@ -122,10 +131,18 @@ def run_experiment(
             # Training a seed's original anew makes cells of its other requests stale, so look until nothing is left.
             while pending:
                 made |= _make(pending, shared, train, do, f"bench {grid.name}", progress=progress)
-                left = _pending(groups, shared)
+                broken = read_errors(folder, made)
+                left = _pending(groups, shared, without=broken.keys())
                 if left == pending:
                     raise PourError(f"The cells under {folder} were written but are not what was asked for; remove it.")
                 pending = left
+    if broken:
+        first = min(broken)
+        raise PourError(
+            f"{len(broken)} cells broke off with an error of their own and were not kept, {first.row} of seed "
+            f"{first.seed} among them: {broken[first]} The others are there. What happened stands in "
+            f"{folder / error_path(first)}; the same command tries again."
+        )
     return Outcome(out=folder, done=len(made), kept=total - len(made), failed=tuple(_failures(folder, groups)))
 
 
@@ -245,9 +262,11 @@ class _Group:
             and shared.data_here in (None, cell.data)
         }
         there = {role: shared.ready(ModelKey.of(self.seed, role, self.forget)) for role in ROLES}
+        # Without its original a seed was made elsewhere; what lies in its folder is the ceiling of the seed before.
+        here = there["original"] is not None
         for role, on_disk in there.items():
             digests = {cell.models[role] for cell in good.values()}
-            if on_disk is not None:
+            if here and on_disk is not None:
                 good = {key: cell for key, cell in good.items() if cell.models[role] == on_disk}
             elif len(digests) > 1:
                 # Without the model nobody can say which of them is right.
@@ -255,15 +274,21 @@ class _Group:
         return [key for key in keys if key not in good]
 
 
-def _pending(groups: Iterable[_Group], shared: SharedModels) -> dict[_Group, list[CellKey]]:
-    return {group: cells for group in groups if (cells := group.pending(shared))}
+def _pending(
+    groups: Iterable[_Group], shared: SharedModels, *, without: Collection[CellKey] = ()
+) -> dict[_Group, list[CellKey]]:
+    """The cells that are to be made, by group, but for those that are not to be tried again."""
+    found = {group: [key for key in group.pending(shared) if key not in without] for group in groups}
+    return {group: cells for group, cells in found.items() if cells}
 
 
 def _requests(forget: Sequence[int | str | Sequence[int | str]], shared: SharedModels) -> tuple[tuple[int, ...], ...]:
     listed = [[request] if isinstance(request, int | str) else list(request) for request in forget]
     dataset = shared.dataset
+    # In which order classes are forgotten together makes no difference.
     return tuple(
-        resolve_classes(request, num_classes=dataset.num_classes, class_names=dataset.classes) for request in listed
+        tuple(sorted(resolve_classes(request, num_classes=dataset.num_classes, class_names=dataset.classes)))
+        for request in listed
     )
 
 

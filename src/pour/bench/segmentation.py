@@ -163,13 +163,12 @@ def _experiment(out: Path, content: dict[str, Any]) -> str:
     """What the store says of its experiment from now on; a store of another one is refused."""
     known = read_experiment(out)
     text = json.dumps(content, indent=1, sort_keys=True) + "\n"
-    if known is not None:
-        if known["name"] != content["name"]:
-            raise UsageError(f"{out} holds results of {known['name']}, not of {content['name']}; give another folder.")
-        # Earlier versions did not write all of it; what they left out only the file beside the network may tell.
-        known = {**next(model_facts(out), {}), **known}
-        asked = json.loads(text)
-        refuse_other(out, known, {name: asked[name] for name in _OF_THE_NETWORK if name in known})
+    if known is not None and known["name"] != content["name"]:
+        raise UsageError(f"{out} holds results of {known['name']}, not of {content['name']}; give another folder.")
+    # Where it is lost, or an earlier version did not write all of it, the file beside the network may tell.
+    there = {"name": content["name"], **next(model_facts(out), {}), **(known or {})}
+    asked = json.loads(text)
+    refuse_other(out, there, {name: asked[name] for name in _OF_THE_NETWORK if name in there})
     return text
 
 

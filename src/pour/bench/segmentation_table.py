@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pour.bench.columns import label_of
-from pour.bench.rendering import Format
+from pour.bench.rendering import Format, latex_text
 from pour.bench.store import check_unmixed, read_experiment, read_store
 from pour.errors import UsageError
 
@@ -43,6 +43,7 @@ _LABELS = {
     "pour-p-centered": "POUR-P, centred rows, logit kept",
 }
 _EMPTY = "–"  # noqa: RUF001 - the dash of printed tables
+_EMPTY_LATEX = "--"
 _NOTES = (
     "IoU in percent, the change from before in brackets; the mean over retained classes (r) or that of the forgotten "
     "class (f) on the test images, void left out.",
@@ -214,8 +215,9 @@ def render_scenes(lines: Sequence[SceneLine], format: Format) -> str:
         table = "\n".join("| " + " | ".join(row) + " |" for row in (header, ruler, *rows))
         return "\n".join([table, "", *(f"{note}  " for note in _notes(lines))]).rstrip() + "\n"
     if format == "latex":
-        body = "\n".join(" & ".join(map(_escaped, row)) + r" \\" for row in rows)
-        head = " & ".join(map(_escaped, header)) + r" \\"
+        texts = [[_EMPTY_LATEX if cell == _EMPTY else latex_text(cell) for cell in row] for row in rows]
+        body = "\n".join(" & ".join(row) + r" \\" for row in texts)
+        head = " & ".join(map(latex_text, header)) + r" \\"
         columns = "ll" + "r" * len(_COLUMNS)
         rules = f"\\toprule\n{head}\n\\midrule\n{body}\n\\bottomrule"
         notes = "".join(f"% {note}\n" for note in _notes(lines))
@@ -237,7 +239,3 @@ def render_scenes(lines: Sequence[SceneLine], format: Format) -> str:
         Console(file=stream, width=180).print(scene_table(lines))
         return stream.getvalue()
     raise UsageError(f"The format must be one of {', '.join(get_args(Format))}, but is {format!r}.")
-
-
-def _escaped(text: str) -> str:
-    return text.replace("_", r"\_").replace("%", r"\%").replace(_EMPTY, "--")

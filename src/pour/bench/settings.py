@@ -199,6 +199,9 @@ def freeze_tuning(folder: str | Path, dataset: str, *, into: str | Path = TUNED)
     }
     if not chosen:
         raise UsageError(f"{source} holds no tuning by the rule benchmark that chose a setting; run pour tune first.")
+    other = next((found["dataset"] for found in chosen.values() if found["dataset"] not in (None, dataset)), None)
+    if other is not None:
+        raise UsageError(f"{source} was tuned on {other}, not on {dataset}.")
     known = _read(target) if target.is_file() else {}
     known[dataset] = {**known.get(dataset, {}), **chosen}
     write_text(target, json.dumps(known, indent=1, sort_keys=True) + "\n")
@@ -220,7 +223,10 @@ def _choice(folder: Path, method: str) -> dict[str, Any] | None:
             return None
         options = result["trials"][result["best"]]["options"]
         facts = {name: result[name] for name in ("rule", "seed", "note")}
-        return {"options": options, **facts, **{name: result.get(name) for name in _SUBJECT}}
+        facts |= {name: result.get(name) for name in _SUBJECT}
+        if not isinstance(options, dict) or not isinstance(facts["forgotten"], list | None):
+            raise TypeError("options or forgotten classes of another kind")
+        return {"options": options, **facts}
     except (KeyError, IndexError, TypeError) as error:
         raise UsageError(f"{path} is no tuning result ({error!r}); run pour tune again.") from error
 

@@ -213,6 +213,8 @@ class SharedModels:
         try:
             stored = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
             wanted = self.identity(key)
+            if not isinstance(stored, dict):
+                return None
             same = all(stored.get(name) == value for name, value in wanted.items())
             if not same or (self.precision is not None and stored.get("precision") != self.precision):
                 return None

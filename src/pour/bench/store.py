@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from pour.bench.experiments import Experiment
 
 __all__ = [
+    "OF_ALL_CELLS",
     "Cell",
     "CellKey",
     "check_folder",
     "check_unmixed",
+    "damaged_cells",
     "model_facts",
     "read_cell",
     "read_experiment",
@@ -40,8 +42,8 @@ SCHEMA = 1
 EXPERIMENT_FILE = "experiment.json"
 CELLS = "cells"
 MODELS = "models"
-# What decides how the models of a store came about.
-_OF_ALL_CELLS = ("dataset", "architecture", "recipe", *START)
+OF_ALL_CELLS = ("dataset", "architecture", "recipe", *START)
+"""What decides how the models of a store came about."""
 Key = TypeVar("Key")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _Alike: TypeAlias = "dict[str, list[Cell]]"
@@ -91,6 +93,10 @@ class Cell:
     """The data that the method reads."""
     note: str = ""
     """Where the options come from."""
+    tuned_on: tuple[int, ...] = ()
+    """The classes that tuning forgot when it chose the options."""
+    tuned_with: int | None = None
+    """The seed of that tuning."""
     forgotten_names: tuple[str, ...] = ()
     failed: str | None = None
     """Why there are no values: the sentence of the divergence guard, of the method or of the audit."""
@@ -118,8 +124,8 @@ class Cell:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Cell:
         """Read what ``dataclasses.asdict`` wrote."""
-        tuples = ("needs", "forgotten_names", "warnings", "discrepancies", "answers")
-        return cls(**{**data, **{name: tuple(data[name]) for name in tuples}})
+        tuples = ("needs", "forgotten_names", "warnings", "discrepancies", "answers", "tuned_on")
+        return cls(**{**data, **{name: tuple(data.get(name, ())) for name in tuples}})
 
 
 def seal(cell: Cell) -> str:
@@ -142,9 +148,25 @@ def unseal(text: str) -> Cell | None:
         stored = json.loads(text)
         if stored["schema"] != SCHEMA or stored["sha256"] != _checksum(stored["cell"]):
             return None
-        return Cell.from_dict(stored["cell"])
-    except (ValueError, KeyError, TypeError):
+        cell = Cell.from_dict(stored["cell"])
+        return cell if _makes_sense(cell) else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _makes_sense(cell: Cell) -> bool:
+    """Whether everything that readers of a cell ask for is of its kind; a checksum can be made for anything."""
+    key, setup = cell.key, cell.setup
+    return (
+        all(isinstance(label, int) for label in key.forget)
+        and isinstance(key.seed, int)
+        and isinstance(key.row, str)
+        and all(isinstance(setup.get(name), str) for name in ("dataset", "architecture", "setting"))
+        and isinstance(setup.get("recipe"), dict | None)
+        and "method" in setup
+        and isinstance(setup.get("options"), dict)
+        and all(isinstance(reading["value"], float | int | None) for reading in cell.values.values())
+    )
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
@@ -183,15 +205,25 @@ def read_store(out: str | Path) -> list[Cell]:
     folder = Path(out)
     if not (folder / CELLS).is_dir():
         raise UsageError(f"{folder} holds no results; run pour bench --out {folder} first.")
-    cells: list[Cell] = []
+    return [cell for cell in _contents(folder).values() if cell is not None]
+
+
+def damaged_cells(out: str | Path) -> list[str]:
+    """The files of cells that were cut short, altered or moved, by their place in the store."""
+    folder = Path(out)
+    return [path.relative_to(folder).as_posix() for path, cell in _contents(folder).items() if cell is None]
+
+
+def _contents(folder: Path) -> dict[Path, Cell | None]:
+    """What is in each file of a cell; None where that is not the cell of its place."""
+    found: dict[Path, Cell | None] = {}
     for path in cell_files(folder):
         try:
             cell = unseal(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError):
-            continue
-        if cell is not None and folder / cell.key.path == path:
-            cells.append(cell)
-    return cells
+            cell = None
+        found[path] = cell if cell is not None and folder / cell.key.path == path else None
+    return found
 
 
 def check_unmixed(cells: Iterable[Cell], settings: Sequence[str] = ()) -> None:
@@ -213,7 +245,7 @@ def check_unmixed(cells: Iterable[Cell], settings: Sequence[str] = ()) -> None:
             if role in cell.models:
                 request = () if role == "original" else cell.key.forget
                 models[role, cell.key.seed, request][cell.models[role]].append(cell)
-        for name in _OF_ALL_CELLS:
+        for name in OF_ALL_CELLS:
             kinds[name][_text(cell.setup.get(name))].append(cell)
         kinds["precision"][cell.precision].append(cell)
         measured["images"][cell.data].append(cell)
@@ -274,7 +306,8 @@ def _names(cell: Cell) -> tuple[str, ...]:
 
 def check_folder(out: Path) -> None:
     """Raise where a store cannot be, because there is a file."""
-    blocked = next((path for path in (out, *out.parents) if path.is_file()), None)
+    places = (out, *out.parents, out / CELLS, out / MODELS)
+    blocked = next((path for path in places if path.exists() and not path.is_dir()), None)
     if blocked is not None:
         raise UsageError(f"{blocked} is a file; give a folder for the results.")
 
@@ -314,18 +347,40 @@ def read_experiment(out: Path) -> dict[str, Any] | None:
         found = json.loads((out / EXPERIMENT_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and "name" in found else None
+    try:
+        return found if isinstance(found, dict) and _is_experiment(found) else None
+    except AttributeError:
+        return None
+
+
+def _is_experiment(found: Mapping[str, Any]) -> bool:
+    """Whether what tables ask of an experiment is of its kind; scenes are requested by name, and texts have no rows."""
+    rows, columns, forget = (found.get(name, []) for name in ("rows", "columns", "forget"))
+    return (
+        isinstance(found.get("name"), str)
+        and all(isinstance(listed, list) for listed in (rows, columns, forget))
+        and all(isinstance(row, str) or {"name", "setting"} <= row.keys() for row in rows)
+        and all(isinstance(request, list | str) for request in forget)
+    )
 
 
 def write_experiment(out: Path, experiment: Experiment) -> None:
-    """Say whose results the store holds; a store of another experiment is refused."""
+    """Say whose results the store holds; a store of another experiment is refused.
+
+    Where nothing readable says so, the cells and models that are there do.
+    """
     known = read_experiment(out)
     if known is not None and known["name"] != experiment.name:
         raise UsageError(f"{out} holds results of {known['name']}, not of {experiment.name}; give another folder.")
     text = json.dumps(experiment.to_dict(), indent=1, sort_keys=True) + "\n"
+    everything = json.loads(text)
+    asked = {name: everything.get(name) for name in OF_ALL_CELLS}
     if known is not None:
-        asked = json.loads(text)
-        refuse_other(out, known, {name: asked.get(name) for name in _OF_ALL_CELLS})
+        refuse_other(out, known, asked)
+    else:
+        setups = [cell.setup for cell in read_store(out)] if (out / CELLS).is_dir() else []
+        for facts in (*setups, *model_facts(out)):
+            refuse_other(out, {"name": facts.get("dataset"), **facts}, asked)
     if known is None or (out / EXPERIMENT_FILE).read_text(encoding="utf-8") != text:
         write_text(out / EXPERIMENT_FILE, text)
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pour.bench.columns import COLUMNS, PAPER_COLUMNS, Column, label_of
 from pour.bench.experiments import REFERENCES
-from pour.bench.published import differs, published, published_notes
+from pour.bench.published import differs, published, published_notes, unlike_published
 from pour.bench.settings import NOT_TUNED
-from pour.bench.store import check_unmixed, read_experiment, read_store
+from pour.bench.store import check_unmixed, damaged_cells, read_experiment, read_store
 from pour.errors import UsageError
 from pour.metrics.predictions import answer_distance
 
@@ -141,20 +141,23 @@ def make_table(
     experiment = read_experiment(folder) or {}
     request = find_request(folder, cells, experiment, forget)
     cells = [cell for cell in cells if cell.key.forget == request]
-    keys = tuple(columns or experiment.get("columns") or PAPER_COLUMNS)
+    keys = tuple(dict.fromkeys(columns or experiment.get("columns") or PAPER_COLUMNS))
     if against == "paper" and columns is None:
         # POUR-P is judged by its change from its own original.
         changes = {"acc_r": "acc_r_change", "acc_r_external": "acc_r_change_external"}
         keys += tuple(change for key, change in changes.items() if key in keys and change not in keys)
     shown = _columns(keys)
-    listed = {row["name"]: row["setting"] for row in experiment.get("rows", [])}
+    listed = {row["name"]: row["setting"] for row in experiment.get("rows", []) if isinstance(row, dict)}
     collected = _collect(cells, list(listed))
     references = {(cell.key.seed, cell.key.row): cell for cell in cells if cell.key.row in REFERENCES}
     rows = [row for entry in collected for row in _rows(entry, shown, references)]
     rows = _marked(rows, shown)
     dataset = cells[0].setup["dataset"]
+    unlike: str | None = None
     if against == "paper":
-        rows = _beside_published(rows, shown, dataset, {entry.name: entry.cells[0] for entry in collected})
+        unlike = unlike_published(dataset, request, cells[0].setup["architecture"])
+        firsts = {entry.name: entry.cells[0] for entry in collected}
+        rows = _beside_published(rows, shown, dataset, firsts, compare=unlike is None)
     seeds = sorted({cell.key.seed for cell in cells})
     subject = f"{dataset}, {cells[0].setup['architecture']}, recipe {cells[0].setup['recipe']['name']}"
     return ResultTable(
@@ -163,8 +166,25 @@ def make_table(
         subject=subject,
         columns=shown,
         rows=tuple(rows),
-        notes=(*_notes(collected, listed, len(seeds), against), *(published_notes(dataset) if against else ())),
+        notes=(
+            *_notes(collected, listed, len(seeds)),
+            *_damage(folder),
+            *(_paper_notes(dataset, unlike) if against == "paper" else ()),
+        ),
     )
+
+
+def _damage(folder: Path) -> list[str]:
+    damaged = damaged_cells(folder)
+    if not damaged:
+        return []
+    named = f"{len(damaged)} cells are" if len(damaged) > 1 else "A cell is"
+    return [f"{named} damaged and left out, {damaged[0]} among them; pour bench makes them anew."]
+
+
+def _paper_notes(dataset: str, unlike: str | None) -> list[str]:
+    arrows = "Arrows: above or below the printed value by more than two deviations."
+    return [arrows if unlike is None else unlike, *published_notes(dataset)]
 
 
 def comparable_cells(folder: Path) -> list[Cell]:
@@ -184,7 +204,8 @@ def forgotten_name(cell: Cell) -> str:
 def requests_in(cells: Iterable[Cell], experiment: Mapping[str, Any]) -> list[tuple[int, ...]]:
     """What the cells forgot: the experiment's requests in its order, then others."""
     there = {cell.key.forget for cell in cells}
-    listed = [request for request in map(tuple, experiment.get("forget", [])) if request in there]
+    named = [tuple(request) for request in experiment.get("forget", []) if isinstance(request, list)]
+    listed = [request for request in named if request in there]
     return [*listed, *sorted(there.difference(listed))]
 
 
@@ -199,8 +220,9 @@ def find_request(
     found = tuple(
         names.get(item, int(item) if item.isdecimal() else -1) if isinstance(item, str) else item for item in wanted
     )
-    if found in there:
-        return found
+    meant = next((request for request in there if sorted(request) == sorted(found)), None)
+    if meant is not None:
+        return meant
     known = {cell.key.forget: forgotten_name(cell) for cell in cells}
     asked = ", ".join(map(str, wanted))
     raise UsageError(
@@ -246,7 +268,7 @@ def _rows(entry: _Collected, columns: tuple[Column, ...], references: _Reference
         return [row]
     # A projector in front of the head does not change the encoder, and the reader must see that.
     raw = _entries(entry.whole, columns, references, raw=True)
-    return [row, replace(row, label=f"{row.label}, encoder", entries=raw, encoder=True)]
+    return [row, replace(row, label=f"{row.label}, encoder", entries=raw, encoder=True)] if raw else [row]
 
 
 def _entries(cells: list[Cell], columns: tuple[Column, ...], references: _References, *, raw: bool) -> dict[str, Entry]:
@@ -298,7 +320,7 @@ def _marked(rows: list[TableRow], columns: tuple[Column, ...]) -> list[TableRow]
 
 
 def _beside_published(
-    rows: list[TableRow], columns: tuple[Column, ...], dataset: str, cells: Mapping[str, Cell]
+    rows: list[TableRow], columns: tuple[Column, ...], dataset: str, cells: Mapping[str, Cell], *, compare: bool
 ) -> list[TableRow]:
     result: list[TableRow] = []
     with_encoder = {row.name for row in rows if row.encoder}
@@ -316,7 +338,7 @@ def _beside_published(
         for key, value in printed.items() if known[index] else ():
             # The line that the paper measured too.
             encoder = key in _PRINTED_OF_THE_ENCODER and row.name in with_encoder
-            if key in entries and row.encoder == encoder:
+            if compare and key in entries and row.encoder == encoder:
                 entries[key] = replace(entries[key], difference=differs(entries[key].mean, entries[key].std, value))
         result.append(replace(row, entries=entries))
         if printed and method not in methods[index + 1 : index + 2]:
@@ -334,7 +356,7 @@ def _beside_published(
     return result
 
 
-def _notes(collected: list[_Collected], listed: Mapping[str, str], seeds: int, against: str | None) -> list[str]:
+def _notes(collected: list[_Collected], listed: Mapping[str, str], seeds: int) -> list[str]:
     notes = [f"Mean and sample deviation over {seeds} seeds." if seeds > 1 else "One seed: no deviation."]
     for entry in collected:
         failed = [cell for cell in entry.cells if cell.failed is not None]
@@ -349,6 +371,14 @@ def _notes(collected: list[_Collected], listed: Mapping[str, str], seeds: int, a
             )
         if len(entry.cells) < seeds:
             notes.append(f"{entry.name} has {len(entry.cells)} of {seeds} seeds.")
+        said = [cell.warnings[-1] for cell in entry.whole if cell.warnings]
+        if said:
+            notes.append(f"{entry.name} warned on {len(said)} of {len(entry.cells)} seeds: {said[0]}")
+        seen = [cell for cell in entry.cells if set(cell.tuned_on) & set(cell.key.forget)]
+        if seen:
+            notes.append(f"{entry.name} was tuned on a class that is shown here, so it is no fair test.")
+        if any(cell.tuned_with == cell.key.seed for cell in entry.cells):
+            notes.append(f"{entry.name} was tuned with a seed that is shown here, so it is no fair test.")
     missing = {name: setting for name, setting in listed.items() if name not in {entry.name for entry in collected}}
     for setting in _SETTINGS:
         of_setting = [name for name in listed if listed[name] == setting]
@@ -357,6 +387,4 @@ def _notes(collected: list[_Collected], listed: Mapping[str, str], seeds: int, a
             missing = {name: other for name, other in missing.items() if other != setting}
     if missing:
         notes.append(f"Not run yet: {', '.join(missing)}.")
-    if against == "paper":
-        notes.append("Arrows: above or below the printed value by more than two deviations.")
     return notes

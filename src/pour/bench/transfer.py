@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pour._files import atomic_path, refuse_to_overwrite, write_text
-from pour.bench.store import EXPERIMENT_FILE, cell_files, check_unmixed, read_experiment, read_store, unseal
+from pour.bench.store import (
+    EXPERIMENT_FILE,
+    cell_files,
+    check_folder,
+    check_unmixed,
+    damaged_cells,
+    read_experiment,
+    read_store,
+    unseal,
+)
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +33,7 @@ _BESIDE = (".run.json", ".report.json")
 _LARGEST = 16 * 2**20
 
 
-def export_store(out: str | Path, tar: str | Path, *, overwrite: bool = False) -> int:
+def export_store(out: str | Path, tar: str | Path, *, overwrite: bool = False, experiment: str | None = None) -> int:
     """Write all cells of a store, with what lies beside them, to a tar file; returns how many cells.
 
     Models and cached features stay: what can be trained again is not a result.
@@ -33,12 +42,21 @@ def export_store(out: str | Path, tar: str | Path, *, overwrite: bool = False) -
         out: the store.
         tar: the file to write.
         overwrite: replace a file that is there.
+        experiment: whose results these must be; by default any.
     """
     folder, target = Path(out), Path(tar)
     refuse_to_overwrite(target, overwrite=overwrite)
     cells = read_store(folder)
     if not cells:
         raise UsageError(f"{folder} holds no whole cell to export; run pour bench --out {folder} first.")
+    if damaged := damaged_cells(folder):
+        raise UsageError(
+            f"{len(damaged)} cells of {folder} are damaged, {damaged[0]} among them; run pour bench again, which makes "
+            "them anew, or remove them."
+        )
+    known = read_experiment(folder)
+    if experiment is not None and known is not None and known["name"] != experiment:
+        raise UsageError(f"{folder} holds results of {known['name']}, not of {experiment}.")
     files = [folder / EXPERIMENT_FILE]
     for cell in cells:
         path = folder / cell.key.path
@@ -66,6 +84,7 @@ def import_store(tar: str | Path, out: str | Path, *, overwrite: bool = False, e
         experiment: whose results these must be; by default those of the store, or any where there is none.
     """
     source, folder = Path(tar), Path(out)
+    check_folder(folder.resolve())
     texts = _members(source)
     cells = _cells(texts, source)
     _check_same_experiment(texts, folder, source, experiment)

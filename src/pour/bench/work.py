@@ -6,28 +6,30 @@ import json
 import math
 import platform
 import time
+import traceback
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pour._circumstances import circumstances
+from pour._files import write_text
 from pour._version import __version__
 from pour.auditing.audit import audit
 from pour.bench.attempts import Attempt, attempt
 from pour.bench.choosing import relative_change
 from pour.bench.shared import ModelKey, SharedModel, SharedModels, SharedRole
-from pour.bench.store import Cell, CellKey, write_cell
+from pour.bench.store import CELLS, Cell, CellKey, write_cell
 from pour.data.splits import Splits
-from pour.errors import UsageError
+from pour.errors import PourError, UsageError
 from pour.methods.contract import get_method
 from pour.methods.request import ForgetRequest
 from pour.models.history import history
 from pour.training.run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
     from torch import nn
 
@@ -36,11 +38,23 @@ if TYPE_CHECKING:
     from pour.bench.segmentation_experiment import SceneExperiment
     from pour.training.run import Precision
 
-__all__ = ["CACHE", "ROLES", "CellWorker", "Work", "cell_setup", "measured"]
+__all__ = [
+    "CACHE",
+    "ROLES",
+    "CellWorker",
+    "Work",
+    "cell_setup",
+    "error_path",
+    "forget_errors",
+    "measured",
+    "read_errors",
+]
 
 ROLES: tuple[SharedRole, ...] = ("original", "retrained", "ceiling")
 CACHE = "cache"
 """Where a store keeps the shared models' features while their cells are made."""
+ERRORS = "errors"
+"""Where it keeps what happened to cells that broke off."""
 # Methods that compare with unseen images get a tenth of the training images, which they then do not train on.
 _VALIDATION = 0.1
 
@@ -75,6 +89,24 @@ def cell_setup(experiment: Experiment | SceneExperiment, row: Row, key: CellKey,
     return plain
 
 
+def error_path(key: CellKey) -> Path:
+    """Where a store says what happened to a cell that broke off."""
+    return Path(ERRORS) / key.path.relative_to(CELLS).with_suffix(".txt")
+
+
+def forget_errors(out: Path, keys: Iterable[CellKey]) -> None:
+    """Remove what was said of cells that are to be made now."""
+    for key in keys:
+        (out / error_path(key)).unlink(missing_ok=True)
+
+
+def read_errors(out: Path, keys: Iterable[CellKey]) -> dict[CellKey, str]:
+    """The last line of what happened to those of the cells that broke off."""
+    found = {key: out / error_path(key) for key in keys}
+    there = {key: path.read_text(encoding="utf-8") for key, path in found.items() if path.is_file()}
+    return {key: text.strip().splitlines()[-1] for key, text in there.items()}
+
+
 class CellWorker:
     """Does tasks one after the other, and keeps data and models in memory between them."""
 
@@ -93,8 +125,14 @@ class CellWorker:
         """Train a shared model, or make a cell."""
         if isinstance(task, ModelKey):
             self._shared.train(task)
-        else:
+            return
+        try:
             self._make_cell(task)
+        except PourError:
+            raise
+        except Exception:
+            # A method that breaks off, be it for want of memory, costs its own cell and not the rest of the grid.
+            write_text(self._work.out / error_path(task), traceback.format_exc())
 
     def _make_cell(self, key: CellKey) -> None:
         row = self._rows[key.row]
@@ -125,6 +163,8 @@ class CellWorker:
             family=row.family,
             needs=() if row.method is None else get_method(row.method).needs,
             note=row.note,
+            tuned_on=row.tuned_on,
+            tuned_with=row.tuned_with,
             forgotten_names=splits.forgotten_names,
             failed=failed,
             warnings=tried.warnings,

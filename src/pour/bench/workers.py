@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import multiprocessing
 import os
+import socket
 import threading
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -20,8 +21,10 @@ from pour.errors import PourError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["Crew", "Worker", "crew"]
+__all__ = ["Crew", "Worker", "check_ray", "crew"]
 
+# Seconds until a machine that does not answer counts as absent.
+_PATIENCE = 10.0
 Task = TypeVar("Task")
 _Task = TypeVar("_Task", contravariant=True)
 Crew: TypeAlias = "Callable[[Iterable[Task]], Iterator[Task]]"
@@ -173,7 +176,7 @@ def _on_ray(start: Callable[[], Worker[Task]], device: str | None, jobs: int, ad
         here = {"num_cpus": jobs} if address == "local" else {}
         try:
             ray.init(address=address, log_to_driver=False, include_dashboard=False, **here)
-        except ConnectionError as error:
+        except (ConnectionError, ValueError, RuntimeError) as error:
             raise UsageError(f"There is no Ray cluster at {address} ({error}); start one with ray start.") from error
     workers: list[Any] = []
     try:
@@ -183,7 +186,8 @@ def _on_ray(start: Callable[[], Worker[Task]], device: str | None, jobs: int, ad
         room = int(resources.get("GPU" if with_gpu else "CPU", 0))
         if jobs > room:
             kind = "GPUs" if with_gpu else "CPUs"
-            raise UsageError(f"{jobs} jobs were asked for, but the Ray cluster has {room} {kind}; ask for {room}.")
+            cure = f"ask for {room}" if room else "give another --device"
+            raise UsageError(f"{jobs} jobs were asked for, but the Ray cluster has {room} {kind}; {cure}.")
         remote = ray.remote(num_cpus=1, num_gpus=int(with_gpu))(_RayWorker)
         workers += [remote.remote(start, torch.get_num_threads()) for _ in range(jobs)]
         pool = ray.util.ActorPool(workers)
@@ -203,6 +207,24 @@ def _on_ray(start: Callable[[], Worker[Task]], device: str | None, jobs: int, ad
             ray.kill(worker)
         if started:
             ray.shutdown()
+
+
+def check_ray(address: str) -> None:
+    """Raise where an address cannot be that of a Ray cluster; Ray itself would try for ten minutes.
+
+    Args:
+        address: auto, local, HOST:PORT or ray://HOST:PORT.
+    """
+    _import_ray()
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(f"{address!r} is no address of a Ray cluster; give auto, local or HOST:PORT.")
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"There is no Ray cluster at {address} ({error}); start one with ray start.") from error
 
 
 def _import_ray() -> Any:

@@ -147,10 +147,10 @@ def _experiment(
     listed = [list(request) for request in requests]
     trained = {"recipe": json.loads(json.dumps(asdict(models.recipe)))} if models.trained else {}
     made_from = {"dataset": models.data, "architecture": models.arch, **trained}
+    # Where it is lost, or an earlier version did not write the recipe, the file beside the models may tell.
+    there = {"name": ZERO_SHOT, **next(model_facts(models.out), {}), **(known or {})}
+    refuse_other(models.out, there, {name: value for name, value in made_from.items() if name in there})
     if known is not None:
-        # Earlier versions wrote the recipe only beside the models.
-        known = {**next(model_facts(models.out), {}), **known}
-        refuse_other(models.out, known, {name: value for name, value in made_from.items() if name in known})
         listed = [*known["forget"], *(request for request in listed if request not in known["forget"])]
         rows = tuple(row for row in ROWS if row in known["rows"] or row in rows)
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
@@ -177,9 +177,7 @@ def draw_zero_shot(out: str | Path, *, row: str = "specific", seed: int = 0, the
             f"{folder} has no results of the row {row!r} and seed {seed}; run pour bench {ZERO_SHOT} first."
         )
     check_unmixed(cells, _COMMON)
-    counts = [
-        json.loads((folder / cell.key.path).with_suffix(".report.json").read_text(encoding="utf-8")) for cell in cells
-    ]
+    counts = [_counts((folder / cell.key.path).with_suffix(".report.json")) for cell in cells]
     images = torch.tensor(counts[0]["images"])
     names = [cell.forgotten_names[0] for cell in cells]
     data = changes_data(
@@ -203,6 +201,18 @@ def save_bars(out: str | Path) -> list[Path]:
                 figure = draw_zero_shot(folder, row=row, seed=min(seeds), theme=theme)
                 files.append(save_figure(figure, folder / "figures" / f"changes-{row}-{theme}.svg"))
     return files
+
+
+def _counts(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        _ = found["images"], found["before"], found["after"], found["classes"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        cell = path.name.replace(".report", "")
+        raise UsageError(
+            f"{path} is missing or damaged; remove {cell} beside it and run pour bench {ZERO_SHOT} again."
+        ) from error
+    return found
 
 
 def _confusion(images: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -25,6 +25,9 @@ from pour.errors import PourError, UsageError
 __all__ = ["main", "make_app"]
 
 
+_INTERRUPTED = 130
+
+
 def main() -> None:
     """Run the command line: exit 0 when done, 2 on wrong use, 1 when the work failed."""
     warnings.showwarning = _show_warning
@@ -37,9 +40,11 @@ def main() -> None:
     except PourError as error:
         _complain(str(error))
         sys.exit(1)
-    except KeyboardInterrupt:
-        _complain("Interrupted.")
-        sys.exit(130)
+    except SystemExit as ended:
+        # Typer ends an interrupted command without a word.
+        if ended.code == _INTERRUPTED:
+            _complain("Interrupted.")
+        raise
 
 
 def make_app(arguments: list[str]) -> typer.Typer:

@@ -12,6 +12,7 @@ from rich.text import Text
 import pour
 from pour._files import refuse_to_overwrite, write_text
 from pour.cli.flags import (
+    BackboneWeights,
     Compile,
     Device,
     GridArch,
@@ -89,7 +90,9 @@ def bench(
     compile: Compile = False,
     device: Device = None,
     precision: PrecisionFlag = None,
-    overwrite: Overwrite = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the tar file of --export, or cells that differ from --import.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Make a table of the paper again; resumes where it stopped."""
@@ -102,6 +105,7 @@ def bench(
         run_experiment,
         show_table,
     )
+    from pour.bench.experiments import EXPERIMENTS
     from pour.data.registry import is_segmentation
 
     folder = out or Path("runs") / experiment
@@ -121,11 +125,19 @@ def bench(
         refuse_unread({**flags, "--device": device, "--precision": precision}, "with --export")
     elif import_ is None:
         refuse_unread({"--overwrite": overwrite}, "without --export or --import")
+    grid = None
+    if experiment in EXPERIMENTS:
+        # Whatever is wrong with the rest of the command is told before anything is taken in.
+        grid = get_experiment(experiment, tuning=tuning, weights=weights, arch=arch, recipe=recipe)
+        grid.select(methods)
+        if jobs < 1:
+            raise UsageError(f"The number of jobs must be at least 1, but is {jobs}.")
     if import_ is not None:
         new = import_store(import_, folder, overwrite=overwrite, experiment=experiment)
         typer.echo(f"{new} new cells from {import_}")
     if export is not None:
-        typer.echo(f"{export_store(folder, export, overwrite=overwrite)} cells in {export}")
+        count = export_store(folder, export, overwrite=overwrite, experiment=experiment)
+        typer.echo(f"{count} cells in {export}")
         return
     if is_segmentation(experiment):
         bench_scenes(
@@ -143,7 +155,7 @@ def bench(
             quiet=quiet,
         )
         return
-    if experiment == "zeroshot":
+    if grid is None:
         bench_zero_shot(
             folder,
             arch=arch,
@@ -160,7 +172,6 @@ def bench(
             quiet=quiet,
         )
         return
-    grid = get_experiment(experiment, tuning=tuning, weights=weights, arch=arch, recipe=recipe)
     outcome = run_experiment(
         grid,
         folder,
@@ -266,6 +277,8 @@ def table(
     elif against is None or printed:
         found = make_table(folder, forget=forget or None, columns=columns or None, against=printed)
     elif Path(against).is_dir():
+        if is_scene_store(Path(against)) or is_zero_shot_store(Path(against)):
+            raise UsageError(f"{against} holds results of another kind of experiment; give a folder of the same.")
         found = make_replication_table(folder, against, forget=forget or None, columns=columns or None)
     else:
         raise UsageError(f"--against takes paper or a folder of pour bench, and there is no folder {against}.")
@@ -294,7 +307,7 @@ def tune(
             show_default="8 on digits, 4 on cifar10, 42 on cifar100, 3 on pathmnist",
         ),
     ] = None,
-    weights: Annotated[str | None, typer.Option(help="For pathmnist: a file of the backbone's weights.")] = None,
+    weights: BackboneWeights = None,
     arch: GridArch = None,
     recipe: GridRecipe = None,
     jobs: Annotated[int, typer.Option(help="Methods side by side.")] = 1,

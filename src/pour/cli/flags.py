@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "BackboneWeights",
     "Compile",
     "Data",
     "Device",
@@ -44,8 +45,12 @@ PrecisionFlag = Annotated[
 Compile = Annotated[
     bool, typer.Option("--compile", help="Compile the encoders that methods train; pays on a GPU, for many runs.")
 ]
+BackboneWeights = Annotated[
+    str | None, typer.Option(help="For pathmnist: the backbone's weights, a file or a name from pour weights.")
+]
 GridArch = Annotated[
-    str | None, typer.Option(help="For cifar10 and cifar100: another network.", show_default="resnet18")
+    str | None,
+    typer.Option(help="For cifar10 and cifar100 another network, for pathmnist the backbone.", show_default="resnet18"),
 ]
 GridRecipe = Annotated[
     str | None, typer.Option(help="For cifar10 and cifar100: how models are trained.", show_default="fast, long")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pour.cli.flags import Device, GridArch, GridRecipe, PrecisionFlag, Quiet, Root, Seed
+from pour.cli.flags import BackboneWeights, Device, GridArch, GridRecipe, PrecisionFlag, Quiet, Root, Seed
 
 __all__ = ["study"]
 
@@ -23,6 +23,7 @@ def study(
     tuning: Annotated[
         Path | None, typer.Option(help="A folder of pour tune; by default the tuned options that ship with pour.")
     ] = None,
+    weights: BackboneWeights = None,
     arch: GridArch = None,
     recipe: GridRecipe = None,
     seed: Seed = 0,
@@ -35,7 +36,7 @@ def study(
     from pour.bench.study import run_study
 
     done = run_study(
-        get_experiment(experiment, tuning=tuning, arch=arch, recipe=recipe),
+        get_experiment(experiment, tuning=tuning, weights=weights, arch=arch, recipe=recipe),
         out or Path("runs") / experiment,
         seed=seed,
         looks=looks,
