@@ -25,6 +25,18 @@ def test_nothing_slow_is_imported_before_it_is_used(code: str) -> None:
     assert done.stdout.split() == []
 
 
+def test_training_does_not_wait_for_torchmetrics() -> None:
+    """Fabric asks for its version alone; whoever needs the rest imports it afterwards."""
+    program = (
+        "import sys, pour.training as t; t.Run(device='cpu', progress=False).fabric(); "
+        "before = 'torchmetrics' in sys.modules, 'lightning_fabric' in sys.modules; "
+        "from pour.metrics import LinearCKA; from torchmetrics import Metric; "
+        "print(before, issubclass(LinearCKA, Metric))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(False, True) True"
+
+
 def test_the_streaming_classes_are_there_by_name() -> None:
     import pour.geometry
     import pour.metrics

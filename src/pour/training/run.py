@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, SupportsIndex, get_args
 
 import torch
 
+from pour._fabric import fabric_class
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -97,18 +97,9 @@ class Run:
 
     def fabric(self) -> Fabric:
         """Lightning Fabric for this device and precision."""
-        try:
-            from lightning_fabric import Fabric
-        except ImportError:
-            from lightning.fabric import Fabric
-        for package in ("lightning_fabric", "lightning.fabric"):
-            # It announces the precision at every start, and would drown what a command has to say.
-            announcer = logging.getLogger(f"{package}.utilities.rank_zero")
-            if announcer.level == logging.NOTSET:
-                announcer.setLevel(logging.WARNING)
         device = self.torch_device
         where = [device.index or 0] if device.type == "cuda" else 1
-        return Fabric(accelerator=device.type, devices=where, precision=_FABRIC_PRECISION[str(self.precision)])
+        return fabric_class()(accelerator=device.type, devices=where, precision=_FABRIC_PRECISION[str(self.precision)])
 
     @contextlib.contextmanager
     def seeded(self) -> Iterator[None]:
