@@ -199,6 +199,12 @@ def test_own_batches_that_contradict_the_request_are_told(method: str, changes: 
         unlearn(tiny_net(), method, small_request(**changes), steps=1)
 
 
+@pytest.mark.parametrize(("method", "need"), [("boundary-shrink", "forget"), ("unsir", "retain"), ("delete", "forget")])
+def test_a_loader_without_batches_is_told(method: str, need: str) -> None:
+    with pytest.raises(UsageError, match="no batches"):
+        unlearn(tiny_net(), method, small_request(**{need: []}), steps=1)
+
+
 class Stream(IterableDataset):  # type: ignore[type-arg]
     def __iter__(self) -> Iterator[Batch]:
         yield from images_of(0, 1)

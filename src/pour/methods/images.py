@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,65 +14,23 @@ from pour.data.loader import DeviceLoader
 from pour.data.scene_loader import SceneAugment, SceneLoader
 from pour.data.scenes import Scenes
 from pour.errors import UsageError
-from pour.models.tap import checked_batch
+from pour.methods.own import LabelRule, MixedBatches, OwnBatches, own_batches
 from pour.training.loop import Epochs, is_epochs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from torch import Tensor
 
     from pour.data.dataset import LabelArray
     from pour.training.run import Run
 
-__all__ = ["Images", "LabelRule"]
+__all__ = ["Images"]
 
 _EVALUATION_BATCH = 1000
 _FEW = 100
 # An image with a label to a pixel fills memory as a thousand small ones do.
 _SCENES_AT_ONCE = 16
-
-
-@dataclass
-class LabelRule:
-    """Which labels images may have, by what they are there for."""
-
-    what: str = "the images"
-    """What they are called in a sentence."""
-    num_classes: int | None = None
-    """How many scores the model has, where that is known; labels must be below."""
-    only: frozenset[int] | None = None
-    """The classes that they must be of."""
-    never: frozenset[int] = frozenset()
-    """Classes that they must not be of: those that are to be forgotten."""
-    unwanted: frozenset[int] = frozenset()
-    """Classes that they should not be of: those that the model was made to forget before. Told once."""
-
-    def check(self, labels: Tensor | LabelArray) -> None:
-        """Raise for the first label that may not be, and warn of one that should not."""
-        for label in np.unique(np.asarray(torch.as_tensor(labels).cpu())).tolist():
-            if self.num_classes is not None and not 0 <= label < self.num_classes:
-                raise UsageError(
-                    f"A batch has the label {label}, but the model has classes 0 to {self.num_classes - 1}."
-                )
-            if self.only is not None and label not in self.only:
-                named = ", ".join(map(str, sorted(self.only)))
-                raise UsageError(
-                    f"{self.what} hold class {label}, which is not to be forgotten ({named} is); give images of the "
-                    "classes to forget alone."
-                )
-            if label in self.never:
-                raise UsageError(
-                    f"{self.what} hold class {label}, which is to be forgotten; leave its images out "
-                    "(pour.Splits divides a dataset)."
-                )
-            if label in self.unwanted:
-                self.unwanted = frozenset()
-                warnings.warn(
-                    f"{self.what} hold class {label}, which the model was made to forget before; training on them "
-                    "teaches it again, so leave them out.",
-                    stacklevel=2,
-                )
 
 
 class Images:
@@ -107,8 +64,8 @@ class Images:
         if iter(source) is source:
             raise UsageError("The request needs batches that can be read more than once, such as a DataLoader.")
         # Loaders of ours give pairs with int64 labels; looking at them would make the host wait for the GPU.
-        if not is_epochs(source) and not isinstance(source, _Mixed):
-            self._source = (_SizedOwn if _has_length(source) else _Own)(source, rule)
+        if not is_epochs(source) and not isinstance(source, MixedBatches):
+            self._source = own_batches(source, rule)
 
     @property
     def own(self) -> bool:
@@ -203,12 +160,14 @@ class Images:
             some = Images(self._source.take(np.arange(min(_FEW, len(self._source)))), mirrors=self._mirrors)
         # A look at a DataLoader draws from the generator that training goes on with.
         with torch.random.fork_rng(devices=()):
-            images, _ = next(iter(some.once(run)))
-        return images
+            first = next(iter(some.once(run)), None)
+        if first is None:
+            raise UsageError("The request holds no batches; give some images.")
+        return first[0]
 
     def check_unit(self, method: str, run: Run) -> None:
         """Warn where the user's images are not in [0, 1], as ``method`` takes them to be; the first batch tells."""
-        if not isinstance(self._source, _Own):
+        if not isinstance(self._source, OwnBatches):
             return
         images = self.few(run)
         if not images.is_floating_point():
@@ -253,89 +212,11 @@ class Images:
         """These images and the other ones, mixed with the run's seed; the user's own batches are mixed in order."""
         first, second = self._source, other._source
         if not isinstance(first, ImageSplit) or not isinstance(second, ImageSplit):
-            return Images(_Mixed(self.once(run), other.once(run)), mirrors=self._mirrors)
+            return Images(MixedBatches(self.once(run), other.once(run)), mirrors=self._mirrors)
         order = np.random.default_rng(run.seed).permutation(len(first) + len(second))
         images = np.concatenate([first.images, second.images])[order]
         labels = np.concatenate([first.labels, second.labels])[order]
         return Images(ImageSplit(images, labels), mirrors=self._mirrors)
-
-
-class _Own:
-    """The user's own batches, as often as they are read: pairs with int64 labels that the model has scores for."""
-
-    def __init__(self, batches: Iterable[Any], rule: LabelRule) -> None:
-        self._batches = batches
-        self._rule = rule
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return map(self._checked, self._batches)
-
-    def _checked(self, batch: Any) -> tuple[Tensor, Tensor]:
-        images, labels = checked_batch(batch)
-        if labels.is_floating_point() or labels.is_complex():
-            raise UsageError(
-                f"The labels of a batch are {labels.dtype} of shape {tuple(labels.shape)}; give class indices, a whole "
-                "number for each image."
-            )
-        if labels.shape[1:] == (1,):
-            labels = labels.squeeze(1)
-        if labels.ndim != 1:
-            raise UsageError(
-                f"The labels of a batch have the shape {tuple(labels.shape)}; give one to an image, or scenes with one "
-                "to a pixel by pour.ForgetRequest.of_scenes."
-            )
-        if not len(labels):
-            raise UsageError("A batch holds no image; leave empty batches out.")
-        labels = labels.to(torch.int64)
-        self._rule.check(labels)
-        return images, labels
-
-
-class _SizedOwn(_Own):
-    """The same with a length, which training needs."""
-
-    def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]
-
-
-def _has_length(batches: Iterable[Any]) -> bool:
-    try:
-        len(batches)  # type: ignore[arg-type]
-    except TypeError:
-        # None at all, or a DataLoader over a stream, which does not know its own.
-        return False
-    return True
-
-
-class _Mixed:
-    """Two sources of batches, the images of the one spread over the batches of the other, as often as they are read.
-
-    Batches of one kind alone would have gradients that no batch of the whole data has.
-    """
-
-    def __init__(self, one: Iterable[tuple[Tensor, Tensor]], other: Iterable[tuple[Tensor, Tensor]]) -> None:
-        counts = [sum(len(labels) for _, labels in part) for part in (one, other)]
-        order = (0, 1) if counts[0] >= counts[1] else (1, 0)
-        self._larger, self._smaller = ((one, other)[place] for place in order)
-        self._counts = [counts[place] for place in order]
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        rest = iter(self._smaller)
-        spare: list[tuple[Tensor, Tensor]] = []
-        seen = given = 0
-        for images, labels in self._larger:
-            seen += len(labels)
-            # As many of the smaller source as keep step with the larger.
-            due = round(self._counts[1] * seen / max(1, self._counts[0])) - given
-            while sum(len(part) for _, part in spare) < due and (more := next(rest, None)) is not None:
-                spare.append(more)
-            if due <= 0 or not spare:
-                yield images, labels
-                continue
-            held = torch.cat([part for part, _ in spare]), torch.cat([part for _, part in spare])
-            spare = [(held[0][due:], held[1][due:])]
-            given += len(held[1][:due])
-            yield torch.cat([images, held[0][:due].to(images)]), torch.cat([labels, held[1][:due].to(labels)])
 
 
 def _first(batches: Iterable[tuple[Tensor, Tensor]], count: int) -> Iterable[tuple[Tensor, Tensor]]:

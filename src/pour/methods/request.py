@@ -10,7 +10,8 @@ import numpy as np
 from pour.data.dataset import ImageSplit
 from pour.data.scenes import Scenes
 from pour.errors import PourError, UsageError
-from pour.methods.images import Images, LabelRule
+from pour.methods.images import Images
+from pour.methods.own import LabelRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -165,7 +165,7 @@ def carry_out(
     if head is not None:
         cards.set_head_name(work, head)
     # Images are float32, and so is everything that training adds up.
-    dtype = _half(original) if granted.images else None
+    dtype = _other_precision(original) if granted.images else None
     with run.seeded():
         result = method(work if dtype is None else work.float(), granted, run)
         if run.steps:
@@ -206,8 +206,8 @@ def _unused(method: Method, granted: Granted) -> dict[str, None]:
     return dict.fromkeys(found)
 
 
-def _half(model: nn.Module) -> torch.dtype | None:
-    """The dtype of a model in half precision, which a method's result is to have again; None for float32."""
+def _other_precision(model: nn.Module) -> torch.dtype | None:
+    """The dtype of a model that is not in float32, which a method's result is to have again; None for one that is."""
     found = {tensor.dtype for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()}
     if found <= {torch.float32}:
         return None
