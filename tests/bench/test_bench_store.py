@@ -312,8 +312,8 @@ def test_damaged_cells_are_told_and_not_left_out_of_an_export(tmp_path: Path) ->
     path = tmp_path / CELL.key.path
     path.write_text(path.read_text()[:100])
     assert damaged_cells(tmp_path) == [CELL.key.path.as_posix()]
-    assert any("A cell is damaged and left out" in note for note in make_table(tmp_path).notes)
-    with pytest.raises(UsageError, match=r"1 cells of .* are damaged, cells/.* among them"):
+    assert any("Damaged cells are left out (1)" in note for note in make_table(tmp_path).notes)
+    with pytest.raises(UsageError, match=r"damaged cells \(1\), such as cells/"):
         export_store(tmp_path, tmp_path / "x.tar")
     assert not (tmp_path / "x.tar").exists()
 

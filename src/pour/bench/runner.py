@@ -139,9 +139,9 @@ def run_experiment(
     if broken:
         first = min(broken)
         raise PourError(
-            f"{len(broken)} cells broke off with an error of their own and were not kept, {first.row} of seed "
-            f"{first.seed} among them: {broken[first]} The others are there. What happened stands in "
-            f"{folder / error_path(first)}; the same command tries again."
+            f"Cells broke off with an error of their own and were not kept ({len(broken)}), {first.row} of seed "
+            f"{first.seed} with {broken[first]!r}. The others are there; what happened stands in "
+            f"{folder / error_path(first)}, and the same command tries again."
         )
     return Outcome(out=folder, done=len(made), kept=total - len(made), failed=tuple(_failures(folder, groups)))
 

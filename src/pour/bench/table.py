@@ -178,8 +178,7 @@ def _damage(folder: Path) -> list[str]:
     damaged = damaged_cells(folder)
     if not damaged:
         return []
-    named = f"{len(damaged)} cells are" if len(damaged) > 1 else "A cell is"
-    return [f"{named} damaged and left out, {damaged[0]} among them; pour bench makes them anew."]
+    return [f"Damaged cells are left out ({len(damaged)}), such as {damaged[0]}; pour bench makes them anew."]
 
 
 def _paper_notes(dataset: str, unlike: str | None) -> list[str]:

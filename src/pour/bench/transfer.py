@@ -51,8 +51,8 @@ def export_store(out: str | Path, tar: str | Path, *, overwrite: bool = False, e
         raise UsageError(f"{folder} holds no whole cell to export; run pour bench --out {folder} first.")
     if damaged := damaged_cells(folder):
         raise UsageError(
-            f"{len(damaged)} cells of {folder} are damaged, {damaged[0]} among them; run pour bench again, which makes "
-            "them anew, or remove them."
+            f"{folder} has damaged cells ({len(damaged)}), such as {damaged[0]}; run pour bench again to make them, or "
+            "remove them."
         )
     known = read_experiment(folder)
     if experiment is not None and known is not None and known["name"] != experiment:
