@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 import pour
 from pour.bench import Outcome, export_store, get_experiment
+from pour.bench.claims import read_experiment
 from pour.bench.experiments import EXPERIMENTS
 from pour.bench.runner import _failures, _Group, claim
 from pour.bench.shared import SharedModels
-from pour.bench.store import read_experiment
 from pour.bench.tuning_grid import TUNED_CLASSES
 from pour.cli import make_app
 from pour.cli.flags import refuse_unread

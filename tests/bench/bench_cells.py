@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pour.bench import Cell, Experiment, Row, get_experiment
+from pour.bench.claims import write_experiment
 from pour.bench.experiments import benchmark_rows
-from pour.bench.store import write_cell, write_experiment
+from pour.bench.store import write_cell
 from pour.bench.work import cell_setup
 from pour.methods import get_method
 

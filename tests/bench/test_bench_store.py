@@ -12,17 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pour.bench import CellKey, export_store, get_experiment, import_store, make_table, parse_seeds, read_store
-from pour.bench.store import (
-    check_folder,
-    check_unmixed,
-    damaged_cells,
-    read_cell,
-    seal,
-    settled_precision,
-    unseal,
-    write_cell,
-    write_experiment,
-)
+from pour.bench.claims import check_folder, settled_precision, write_experiment
+from pour.bench.store import damaged_cells, read_cell, seal, unseal, write_cell
+from pour.bench.unmixed import check_unmixed
 from pour.errors import UsageError
 from pour.training import get_recipe
 

@@ -11,16 +11,10 @@ from typing import TYPE_CHECKING
 
 from pour._files import write_text
 from pour._progress import ProgressBar
+from pour.bench.claims import check_folder, read_experiment, settled_precision, write_experiment
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.shared import ModelKey, SharedModels
-from pour.bench.store import (
-    CellKey,
-    check_folder,
-    read_cell,
-    read_experiment,
-    settled_precision,
-    write_experiment,
-)
+from pour.bench.store import CellKey, read_cell
 from pour.bench.work import CACHE, ROLES, CellWorker, Work, cell_setup, error_path, forget_errors, read_errors
 from pour.bench.workers import check_ray, crew
 from pour.errors import PourError, UsageError

@@ -22,20 +22,17 @@ from pour.auditing.scenes import draw_pixels
 from pour.auditing.segmentation import audit_segmentation
 from pour.bench.attempts import attempt
 from pour.bench.choosing import relative_change
-from pour.bench.runner import Outcome
-from pour.bench.segmentation_experiment import SceneExperiment, scene_experiment
-from pour.bench.store import (
+from pour.bench.claims import (
     EXPERIMENT_FILE,
-    Cell,
-    CellKey,
     check_folder,
     model_facts,
-    read_cell,
     read_experiment,
     refuse_other,
     settled_precision,
-    write_cell,
 )
+from pour.bench.runner import Outcome
+from pour.bench.segmentation_experiment import SceneExperiment, scene_experiment
+from pour.bench.store import Cell, CellKey, read_cell, write_cell
 from pour.bench.work import cell_setup, measured
 from pour.data.registry import load_segmentation
 from pour.data.scenes import Scenes

@@ -1,52 +1,35 @@
-"""The result store: one sealed JSON file to a cell, and a plan of which cells are still good."""
+"""The result store: one sealed JSON file to a cell."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
-import shlex
-from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any
 
 from pour._files import write_text
-from pour.bench.experiments import START
 from pour.errors import UsageError
-from pour.training.run import Precision, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from pour.bench.experiments import Experiment
+    from collections.abc import Mapping
 
 __all__ = [
-    "OF_ALL_CELLS",
+    "CELLS",
     "Cell",
     "CellKey",
-    "check_folder",
-    "check_unmixed",
+    "cell_files",
     "damaged_cells",
-    "model_facts",
+    "forget_name",
     "read_cell",
-    "read_experiment",
     "read_store",
-    "refuse_other",
     "seal",
-    "settled_precision",
     "unseal",
+    "write_cell",
 ]
 
 SCHEMA = 1
-EXPERIMENT_FILE = "experiment.json"
 CELLS = "cells"
-MODELS = "models"
-OF_ALL_CELLS = ("dataset", "architecture", "recipe", *START)
-"""What decides how the models of a store came about."""
-Key = TypeVar("Key")
-_DIGEST = re.compile("[0-9a-f]{64}")
-_Alike: TypeAlias = "dict[str, list[Cell]]"
 
 
 @dataclass(frozen=True, order=True)
@@ -224,194 +207,3 @@ def _contents(folder: Path) -> dict[Path, Cell | None]:
             cell = None
         found[path] = cell if cell is not None and folder / cell.key.path == path else None
     return found
-
-
-def check_unmixed(cells: Iterable[Cell], settings: Sequence[str] = ()) -> None:
-    """Raise where cells cannot stand in one table.
-
-    Those of one seed must have been measured against the same models, all on the same images with networks of one kind,
-    trained in one way and run in one precision, and each row with the same options for every seed.
-
-    Args:
-        cells: of a store.
-        settings: further entries of their setup that must agree.
-    """
-    models: dict[tuple[str, int, tuple[int, ...]], _Alike] = defaultdict(lambda: defaultdict(list))
-    kinds: dict[str, _Alike] = defaultdict(lambda: defaultdict(list))
-    measured: dict[str, _Alike] = defaultdict(lambda: defaultdict(list))
-    options: dict[str, _Alike] = defaultdict(lambda: defaultdict(list))
-    for cell in cells:
-        for role in ("original", "retrained", "ceiling"):
-            if role in cell.models:
-                request = () if role == "original" else cell.key.forget
-                models[role, cell.key.seed, request][cell.models[role]].append(cell)
-        for name in OF_ALL_CELLS:
-            kinds[name][_text(cell.setup.get(name))].append(cell)
-        kinds["precision"][cell.precision].append(cell)
-        measured["images"][cell.data].append(cell)
-        for name in settings:
-            measured[name][_text(cell.setup.get(name))].append(cell)
-        options[cell.key.row][_text(cell.setup.get("options"))].append(cell)
-    if kind := _mixed(kinds):
-        raise UsageError(
-            f"The cells of this store differ in their {kind.replace('_', ' ')}; {_unlike(kinds[kind])}, so keep each "
-            "kind in its own folder."
-        )
-    if what := _mixed(measured):
-        raise UsageError(f"The cells of this store differ in their {what}; {_redo(measured[what])}")
-    if row := _mixed(options):
-        raise UsageError(f"The cells of {row} have different options; {_redo(options[row])}")
-    if found := _mixed(models):
-        role, seed, _ = found
-        raise UsageError(
-            f"The cells of seed {seed} belong to {len(models[found])} different {role} models; {_redo(models[found])}"
-        )
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
-def _mixed(values: Mapping[Key, _Alike]) -> Key | None:
-    """The first of ``values`` that has more than one."""
-    return next((key for key, found in values.items() if len(found) > 1), None)
-
-
-def _unlike(groups: _Alike) -> str:
-    """Which cells differ from the others: the smallest of the groups."""
-    odd = min(groups.values(), key=len)
-    others = sum(map(len, groups.values())) - len(odd)
-    rows, seeds = sorted({cell.key.row for cell in odd}), sorted({cell.key.seed for cell in odd})
-    classes = dict.fromkeys(" and ".join(_names(cell)) for cell in odd)
-    where = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}, class {', '.join(classes)}"
-    return f"{', '.join(rows)} ({where}) {'is' if len(odd) == 1 else 'are'} unlike the other {others}"
-
-
-def _redo(groups: _Alike) -> str:
-    """Which cells differ, and what makes them anew; no row, seed or request of theirs may be left out."""
-    cells = [cell for group in groups.values() for cell in group]
-    seeds = sorted({cell.key.seed for cell in cells})
-    classes = dict.fromkeys(_names(cell)[0] for cell in cells if len(cell.key.forget) == 1)
-    flags = ["--seeds", ",".join(map(str, seeds)) + "," * (len(seeds) == 1)]
-    flags += [part for name in classes for part in ("--forget", name)]
-    return (
-        f"{_unlike(groups)}, so run pour bench on this store with {shlex.join(flags)} and without --methods, which "
-        "redoes those that do not match, and remove cells of rows that the experiment no longer has."
-    )
-
-
-def _names(cell: Cell) -> tuple[str, ...]:
-    return cell.forgotten_names or tuple(map(str, cell.key.forget))
-
-
-def check_folder(out: Path) -> None:
-    """Raise where a store cannot be, because there is a file."""
-    places = (out, *out.parents, out / CELLS, out / MODELS)
-    blocked = next((path for path in places if path.exists() and not path.is_dir()), None)
-    if blocked is not None:
-        raise UsageError(f"{blocked} is a file; give a folder for the results.")
-
-
-def model_facts(out: Path) -> Iterator[dict[str, Any]]:
-    """What the files beside the models of a store say of their training."""
-    for path in sorted((out / MODELS).rglob("*.json")):
-        if path.name.endswith(".run.json"):
-            continue
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(found, dict):
-            yield found
-
-
-def settled_precision(out: Path, asked: Precision | None) -> Precision | None:
-    """The precision to work in: what is asked for, else that of the cells and models that are there.
-
-    One that neither has would replace them all, and is refused. Where they have both, one must be asked for.
-    """
-    Run(device="cpu", precision=asked)
-    cells = read_store(out) if (out / CELLS).is_dir() else []
-    found = {cell.precision for cell in cells} | {str(facts.get("precision")) for facts in model_facts(out)}
-    there: list[Precision] = [known for known in get_args(Precision) if known in found]
-    if asked is None and len(there) > 1:
-        raise UsageError(f"{out} holds results in {' and '.join(there)}; say with --precision which of them to keep.")
-    if asked is not None and there and asked not in there:
-        raise UsageError(f"{out} holds results in another precision ({there[0]}, not {asked}); give another folder.")
-    return there[0] if asked is None and there else asked
-
-
-def read_experiment(out: Path) -> dict[str, Any] | None:
-    """What the store says of its experiment, or None where there is no readable file."""
-    try:
-        found = json.loads((out / EXPERIMENT_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    try:
-        return found if isinstance(found, dict) and _is_experiment(found) else None
-    except AttributeError:
-        return None
-
-
-def _is_experiment(found: Mapping[str, Any]) -> bool:
-    """Whether what tables ask of an experiment is of its kind; scenes are requested by name, and texts have no rows."""
-    rows, columns, forget = (found.get(name, []) for name in ("rows", "columns", "forget"))
-    return (
-        isinstance(found.get("name"), str)
-        and all(isinstance(listed, list) for listed in (rows, columns, forget))
-        and all(isinstance(row, str) or {"name", "setting"} <= row.keys() for row in rows)
-        and all(isinstance(request, list | str) for request in forget)
-    )
-
-
-def write_experiment(out: Path, experiment: Experiment) -> None:
-    """Say whose results the store holds; a store of another experiment is refused.
-
-    Where nothing readable says so, the cells and models that are there do.
-    """
-    known = read_experiment(out)
-    if known is not None and known["name"] != experiment.name:
-        raise UsageError(f"{out} holds results of {known['name']}, not of {experiment.name}; give another folder.")
-    text = json.dumps(experiment.to_dict(), indent=1, sort_keys=True) + "\n"
-    everything = json.loads(text)
-    asked = {name: everything.get(name) for name in OF_ALL_CELLS}
-    if known is not None:
-        refuse_other(out, known, asked)
-    else:
-        setups = [cell.setup for cell in read_store(out)] if (out / CELLS).is_dir() else []
-        for facts in (*setups, *model_facts(out)):
-            refuse_other(out, {"name": facts.get("dataset"), **facts}, asked)
-    if known is None or (out / EXPERIMENT_FILE).read_text(encoding="utf-8") != text:
-        write_text(out / EXPERIMENT_FILE, text)
-
-
-def refuse_other(out: Path, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Raise where a store's models came about in another way than is asked for.
-
-    Args:
-        out: the store.
-        known: what it says of its experiment.
-        asked: what decides how models come about.
-    """
-    other = next((name for name, value in asked.items() if known.get(name) != value), None)
-    if other is None:
-        return
-    before, after = known.get(other), asked[other]
-    there, wanted = _brief(before), _brief(after)
-    if there == wanted and isinstance(before, dict) and isinstance(after, dict):
-        # Two recipes of one name and length.
-        entry = next(name for name in {**before, **after} if before.get(name) != after.get(name))
-        there, wanted = (f"{entry} {recipe.get(entry)}" for recipe in (before, after))
-    raise UsageError(
-        f"{out} holds results of {known['name']} with another {other.replace('_', ' ')} ({there}, not {wanted}); "
-        "give another folder."
-    )
-
-
-def _brief(value: Any) -> str:
-    """A recipe by its name and length, a digest by its first digits, anything else as it is."""
-    if isinstance(value, dict):
-        return f"{value.get('name')} of {value.get('epochs') or value.get('steps')}"
-    if isinstance(value, str) and _DIGEST.fullmatch(value):
-        return value[:12]
-    return "none" if value is None else str(value)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from pour._circumstances import circumstances
 from pour._files import write_text
 from pour.bench.attempts import slower
+from pour.bench.claims import check_folder, settled_precision
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.runner import claim
 from pour.bench.separation import separation_study
 from pour.bench.shared import ModelKey, SharedModels
-from pour.bench.store import check_folder, settled_precision
 from pour.bench.trajectory import follow
 from pour.data.splits import Splits
 from pour.errors import UsageError

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pour.bench.claims import read_experiment
 from pour.bench.columns import COLUMNS, PAPER_COLUMNS, Column, label_of
 from pour.bench.experiments import REFERENCES
 from pour.bench.published import differs, published, published_notes, unlike_published
 from pour.bench.settings import NOT_TUNED
-from pour.bench.store import check_unmixed, damaged_cells, read_experiment, read_store
+from pour.bench.store import damaged_cells, read_store
+from pour.bench.unmixed import check_unmixed
 from pour.errors import UsageError
 from pour.metrics.predictions import answer_distance
 

@@ -10,16 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pour._files import atomic_path, refuse_to_overwrite, write_text
-from pour.bench.store import (
-    EXPERIMENT_FILE,
-    cell_files,
-    check_folder,
-    check_unmixed,
-    damaged_cells,
-    read_experiment,
-    read_store,
-    unseal,
-)
+from pour.bench.claims import EXPERIMENT_FILE, check_folder, read_experiment
+from pour.bench.store import cell_files, damaged_cells, read_store, unseal
+from pour.bench.unmixed import check_unmixed
 from pour.errors import UsageError
 
 if TYPE_CHECKING:

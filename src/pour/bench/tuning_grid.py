@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from pour._progress import ProgressBar
+from pour.bench.claims import check_folder, model_facts, refuse_other, settled_precision
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.settings import starting_options
 from pour.bench.shared import ModelKey, SharedModels
-from pour.bench.store import check_folder, model_facts, refuse_other, settled_precision
 from pour.bench.tuning import tune
 from pour.bench.workers import crew
 from pour.data.splits import Splits

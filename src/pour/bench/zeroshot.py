@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pour._files import write_text
 from pour._progress import ProgressBar
-from pour.bench.runner import Outcome
-from pour.bench.store import (
+from pour.bench.claims import (
     EXPERIMENT_FILE,
-    CellKey,
     check_folder,
     model_facts,
     read_experiment,
     refuse_other,
     settled_precision,
 )
+from pour.bench.runner import Outcome
+from pour.bench.store import CellKey
 from pour.bench.zeroshot_cells import Cells
 from pour.bench.zeroshot_models import ZeroShotModels
 from pour.data.registry import load_dataset

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
+from pour.bench.claims import read_experiment
 from pour.bench.columns import Column
-from pour.bench.store import check_unmixed, read_experiment, read_store
+from pour.bench.store import read_store
 from pour.bench.table import Entry, ResultTable, TableRow
+from pour.bench.unmixed import check_unmixed
 from pour.bench.zeroshot import ROWS, ZERO_SHOT
 from pour.errors import UsageError
 from pour.report.figures.changes import changes_data, draw_changes
