@@ -9,8 +9,11 @@ import pytest
 from bench_cells import small_grid
 
 import pour
+import pour.bench.tuning as tuning
 import pour.bench.tuning_grid as tuning_grid
 from pour.bench import Row, TuningResult, get_experiment, tune_experiment
+from pour.bench.choosing import Trial
+from pour.bench.settings import tuned_options
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,6 +75,26 @@ def test_methods_side_by_side_choose_what_one_after_the_other_would(tmp_path: Pa
         assert one.best == other.best
         again = [replace(trial, seconds=0) for trial in other.trials]
         assert [replace(trial, seconds=0) for trial in one.trials] == again
+
+
+def test_batch_norm_may_train_in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def judged(model: Any, request: Any, method: str, options: dict[str, Any], *_: Any) -> Trial:
+        return Trial(options=options, weight_change=0.1, aus=0.995)
+
+    monkeypatch.setattr(tuning, "_try", judged)
+    rows = (Row(name="finetune-tuned", method="finetune", setting="tuned", family="paper"),)
+    grid = small_grid(rows=rows)
+    (result,) = tune_experiment(grid, tmp_path / "training", batch_norm="train", device="cpu", progress=False)
+    assert {trial.options["batch_norm"] for trial in result.trials} == {"train"}
+    taken = tuned_options("finetune", "digits", tmp_path / "training")
+    assert taken.options["batch_norm"] == "train", "a grid takes what was tuned"
+    (tmp_path / "training" / "finetune-benchmark" / "result.json").unlink()
+    before = sorted((tmp_path / "training").rglob("*"))
+    with pytest.raises(UsageError, match=r"another batch_norm \(train, not frozen\); give another folder"):
+        tune_experiment(grid, tmp_path / "training", device="cpu", progress=False)
+    assert sorted((tmp_path / "training").rglob("*")) == before
+    with pytest.raises(UsageError, match="batch_norm must be frozen or train, but is 'eval'"):
+        tune_experiment(grid, tmp_path / "other", batch_norm="eval", device="cpu")  # type: ignore[arg-type]
 
 
 def test_wrong_use_is_told(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pour.bench.tuning import Rule, TuningResult
+    from pour.training.loop import BatchNormMode
     from pour.training.run import Precision
 
 __all__ = ["TUNED_CLASSES", "TUNING_SEED", "tune_experiment"]
@@ -44,6 +46,7 @@ def tune_experiment(
     rule: Rule = "benchmark",
     forget: Sequence[int | str] | None = None,
     seed: int = TUNING_SEED,
+    batch_norm: BatchNormMode = "frozen",
     root: str | Path | None = None,
     device: str | None = None,
     precision: Precision | None = None,
@@ -51,7 +54,7 @@ def tune_experiment(
     compile: bool = False,
     progress: bool = True,
 ) -> list[TuningResult]:
-    """Tune the iterative methods of an experiment with the same budget, BatchNorm frozen; resumes where it stopped.
+    """Tune the iterative methods of an experiment with the same budget; resumes where it stopped.
 
     The original is trained for the tuning's own seed and kept beside the trials.
 
@@ -62,6 +65,8 @@ def tune_experiment(
         rule: see :func:`pour.bench.tune`.
         forget: the classes to forget while tuning, by default those of :data:`TUNED_CLASSES`.
         seed: of the original, the hold-out and every trial.
+        batch_norm: of every trial. The tables' tuned rows freeze it, which methods need that see forget images alone;
+            one that walks over retained images may let it train.
         root: the data folder.
         device: where to compute.
         precision: fp32 or bf16; by default that of the original, where it is there.
@@ -79,6 +84,7 @@ def tune_experiment(
         raise UsageError(f"{odd[0]} has nothing to tune in {grid.name}; its methods are {', '.join(iterative)}.")
     where, folder = str(resolve_device(device)), Path(out).resolve()
     check_folder(folder)
+    _refuse_other_mode(folder, batch_norm)
     settled = settled_precision(folder, precision)
     shared = SharedModels(grid, folder, None if root is None else Path(root), where, settled)
     classes = _classes(grid, shared, forget)
@@ -94,9 +100,9 @@ def tune_experiment(
         refuse_other(folder, {**facts, "name": grid.name}, kind)
     shared.train(original)
     if jobs == 1:
-        tuner = _Tuner(shared, classes, rule, seed, compile=compile, progress=progress)
+        tuner = _Tuner(shared, classes, rule, seed, batch_norm, compile=compile, progress=progress)
         return [tuner.tuned(method) for method in chosen]
-    start = partial(_Tuner, replace(shared), classes, rule, seed, compile=compile)
+    start = partial(_Tuner, replace(shared), classes, rule, seed, batch_norm, compile=compile)
     with (
         crew(start, device=where, jobs=min(jobs, len(chosen))) as do,
         ProgressBar(len(chosen), f"tuning {grid.name}", enabled=progress) as bar,
@@ -119,6 +125,7 @@ class _Tuner:
         classes: tuple[int, ...],
         rule: Rule,
         seed: int,
+        batch_norm: BatchNormMode,
         *,
         compile: bool = False,
         progress: bool = False,
@@ -126,6 +133,7 @@ class _Tuner:
         self._shared = shared
         self._rule: Rule = rule
         self._seed = seed
+        self._batch_norm = batch_norm
         self._compile = compile
         self._progress = progress
         self._original = shared.load(ModelKey(seed, "original")).model
@@ -155,8 +163,24 @@ class _Tuner:
             build=shared.build,
             recipe=shared.experiment.recipe,
             out=shared.out,
-            **{"batch_norm": "frozen", **starting_options(method, shared.experiment.dataset)},
+            **{"batch_norm": self._batch_norm, **starting_options(method, shared.experiment.dataset)},
         )
+
+
+def _refuse_other_mode(folder: Path, batch_norm: BatchNormMode) -> None:
+    """Raise where the trials of a folder treat BatchNorm otherwise: each method has one choice there."""
+    if batch_norm not in ("frozen", "train"):
+        raise UsageError(f"batch_norm must be frozen or train, but is {batch_norm!r}.")
+    for path in sorted(folder.glob("*-*/*.json")):
+        try:
+            mode = json.loads(path.read_text(encoding="utf-8"))["options"]["batch_norm"]
+        except (OSError, ValueError, KeyError, TypeError):
+            # No trial, or one that cannot be read and is tried again.
+            continue
+        if mode != batch_norm:
+            raise UsageError(
+                f"{folder} holds trials with another batch_norm ({mode}, not {batch_norm}); give another folder."
+            )
 
 
 def _reported(grid: Experiment, classes: tuple[int, ...], seed: int) -> str:

@@ -311,6 +311,10 @@ def tune(
     arch: GridArch = None,
     recipe: GridRecipe = None,
     jobs: Annotated[int, typer.Option(help="Methods side by side.")] = 1,
+    batch_norm: Annotated[
+        Literal["frozen", "train"],
+        typer.Option(help="BatchNorm's statistics in every trial; methods with retained images may let them train."),
+    ] = "frozen",
     compile: Compile = False,
     seed: Seed = 100,
     root: Root = None,
@@ -336,6 +340,7 @@ def tune(
         rule=rule,
         forget=forget,
         seed=seed,
+        batch_norm=batch_norm,
         root=root,
         device=device,
         precision=precision,  # type: ignore[arg-type]
