@@ -232,6 +232,16 @@ def test_failures_and_gaps_are_told(tmp_path: Path) -> None:
     assert render(table, "markdown")
 
 
+def test_rows_with_fewer_seeds_share_a_sentence(tmp_path: Path) -> None:
+    runs = {"original": 3, "pour-p": 3, "delete-common": 2, "delete-tuned": 2, "pour-d-tuned": 1}
+    cells = (
+        made_up(GRID, row, seed=seed, values={"acc_r": 0.9}) for row, count in runs.items() for seed in range(count)
+    )
+    keep(tmp_path, GRID, *cells)
+    fewer = [note for note in make_table(tmp_path).notes if note.endswith("of 3 seeds.")]
+    assert fewer == ["pour-d-tuned has 1 of 3 seeds.", "delete-common, delete-tuned have 2 of 3 seeds."]
+
+
 def test_which_request(tmp_path: Path) -> None:
     keep(
         tmp_path,

@@ -370,8 +370,6 @@ def _notes(collected: list[_Collected], listed: Mapping[str, str], seeds: int) -
                 f"{entry.name} diverged at its learning rate on {len(slowed)} of {len(entry.cells)} seeds and ran at "
                 f"{' or '.join(f'1/{part}' for part in parts)} of it there."
             )
-        if len(entry.cells) < seeds:
-            notes.append(f"{entry.name} has {len(entry.cells)} of {seeds} seeds.")
         said = [cell.warnings[-1] for cell in entry.whole if cell.warnings]
         if said:
             notes.append(f"{entry.name} warned on {len(said)} of {len(entry.cells)} seeds: {said[0]}")
@@ -380,6 +378,9 @@ def _notes(collected: list[_Collected], listed: Mapping[str, str], seeds: int) -
             notes.append(f"{entry.name} was tuned on a class that is shown here, so it is no fair test.")
         if any(cell.tuned_with == cell.key.seed for cell in entry.cells):
             notes.append(f"{entry.name} was tuned with a seed that is shown here, so it is no fair test.")
+    for count in sorted({len(entry.cells) for entry in collected if len(entry.cells) < seeds}):
+        names = [entry.name for entry in collected if len(entry.cells) == count]
+        notes.append(f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {count} of {seeds} seeds.")
     missing = {name: setting for name, setting in listed.items() if name not in {entry.name for entry in collected}}
     for setting in _SETTINGS:
         of_setting = [name for name in listed if listed[name] == setting]
