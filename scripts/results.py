@@ -142,7 +142,7 @@ def short_cifar_table(name: str) -> list[str]:
     rows = [row for row in table.rows if row.setting != "common" and not row.encoder and row.name not in _LEFT_OUT]
     rows = [row for row in rows if not row.name.removesuffix("-tuned").startswith(RELATIVES)]
     names = {row.name for row in table.rows} - {row.name for row in rows}
-    notes = tuple(note for note in table.notes if note.split()[0] not in names)
+    notes = tuple(note for note in table.notes if not set(re.findall(r"[\w-]+", note)) & names)
     return render(dataclasses.replace(table, rows=tuple(rows), notes=notes), "markdown").rstrip().splitlines()
 
 
@@ -191,6 +191,27 @@ def repeat_table() -> list[str]:
         if any(abs(after.mean - earlier.mean) > 2 for earlier, after in both):
             values = [f"{entry.mean:.1f} ± {entry.std:.1f}" for pair in both for entry in pair]
             lines.append(f"| {row.label}{f', {row.setting}' if row.setting else ''} | {' | '.join(values)} |")
+    return lines
+
+
+def batch_norm_table() -> list[str]:
+    """Methods that see retained images, tuned with BatchNorm frozen and with BatchNorm training, on their test."""
+    columns = ("acc_r", "acc_f", "aus", "rus_o", "rus_r", "probe")
+    stores = {"frozen": "cifar10", "training": "cifar10-batchnorm"}
+    tables = {mode: make_table(ROOT / "results" / store, columns=columns) for mode, store in stores.items()}
+    labels = [column.label for column in tables["frozen"].columns]
+    lines = [
+        f"| method | BatchNorm | AUS in tuning | seeds | {' | '.join(labels)} |",
+        "|---|---|---|---|" + "---|" * len(labels),
+    ]
+    for method in ("finetune", "scrub"):
+        for mode, store in stores.items():
+            tuning = json.loads((ROOT / "results" / "tuning" / store / f"{method}.json").read_text())
+            row = tables[mode].row(f"{method}-tuned")
+            entries = [row.entries[column] for column in columns]
+            values = [f"{entry.mean:.2f}±{entry.std:.2f}" for entry in entries]
+            found = tuning["trials"][tuning["best"]]["aus"]
+            lines.append(f"| {row.label} | {mode} | {found:.3f} | {entries[0].n} | {' | '.join(values)} |")
     return lines
 
 
@@ -297,6 +318,7 @@ TABLES = {
         "cifar10": partial(whole_table, "cifar10"),
         "cifar100": partial(whole_table, "cifar100"),
         "repeat": repeat_table,
+        "batch-norm": batch_norm_table,
         "classes": partial(class_table, "cifar10"),
         "classes-cifar100": partial(class_table, "cifar100-fast"),
         "cifar100-fast": partial(short_cifar_table, "cifar100-fast"),
