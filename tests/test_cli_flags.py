@@ -691,7 +691,14 @@ def test_what_is_wrong_with_a_grid_is_told_before_results_are_taken_in(tmp_path)
     grid = small_grid()
     keep(tmp_path / "home", grid, made_up(grid, "pour-p"))
     succeed("bench", "digits", "--out", tmp_path / "home", "--export", tmp_path / "x.tar")
-    for flags in (["--methods", "nosuch"], ["--jobs", 0]):
+    wrong = (
+        ["--methods", "nosuch"],
+        ["--jobs", 0],
+        ["--forget", "nosuch"],
+        ["--device", "tpu"],
+        ["--precision", "foo"],
+    )
+    for flags in wrong:
         refusal("bench", "digits", "--out", tmp_path / "there", "--import", tmp_path / "x.tar", *flags)
         assert not (tmp_path / "there").exists()
     (tmp_path / "file").write_text("mine")
@@ -702,3 +709,12 @@ def test_stores_of_other_kinds_are_not_set_above_each_other(tmp_path):
     results = Path(__file__).parent.parent / "results"
     for other in ("zeroshot", "camvid"):
         assert "another kind" in refusal("table", results / "cifar100", "--against", results / other)
+
+
+def test_what_the_system_refuses_is_one_sentence(monkeypatch, capsys, tmp_path):
+    name = tmp_path / ("x" * 300)
+    monkeypatch.setattr(sys, "argv", ["pour", "table", str(name)])
+    with pytest.raises(SystemExit) as ended:
+        pour.cli.main()
+    assert ended.value.code in (1, 2)
+    assert capsys.readouterr().err.count("\n") == 1

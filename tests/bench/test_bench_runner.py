@@ -536,3 +536,18 @@ def test_classes_forgotten_together_have_no_order(store: Path) -> None:
     assert outcome.done + outcome.kept == 4
     assert (store / "cells" / "forget-0-3").is_dir()
     assert not (store / "cells" / "forget-3-0").exists()
+
+
+def test_a_tuned_row_is_not_replaced_by_one_that_is_not(store: Path, made: list[object]) -> None:
+    """As by the same command without its --tuning."""
+    before = cell_bytes(store)
+    rows = tuple(
+        replace(row, options={"steps": 2}, note="not tuned: the method's defaults")
+        if row.name == "delete-tuned"
+        else row
+        for row in small_grid().rows
+    )
+    with pytest.raises(UsageError, match=r"delete-tuned of seed 0 .* was tuned, and one that was not would replace it"):
+        walked(store, grid=small_grid(rows=rows))
+    assert cell_bytes(store) == before
+    assert made == []

@@ -409,6 +409,14 @@ def test_cells_that_do_not_belong_together_make_no_table(short, changes, words) 
         scene_lines(short)
 
 
+def test_a_damaged_cell_is_told(short) -> None:
+    lost = read_store(short)[-1]
+    path = short / lost.key.path
+    path.write_text(path.read_text()[:300])
+    with pytest.warns(UserWarning, match=rf"Damaged cells are left out \(1\), such as .*{lost.key.row}.json"):
+        assert len(scene_lines(short)) == 1
+
+
 def test_seeds_have_networks_of_their_own(short) -> None:
     for cell in read_store(short):
         other = replace(cell, setup={**cell.setup, "seed": 1}, models={"original": "other"})

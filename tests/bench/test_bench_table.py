@@ -242,6 +242,15 @@ def test_rows_with_fewer_seeds_share_a_sentence(tmp_path: Path) -> None:
     assert fewer == ["pour-d-tuned has 1 of 3 seeds.", "delete-common, delete-tuned have 2 of 3 seeds."]
 
 
+def test_a_row_that_was_tuned_on_some_seeds_is_not_called_default(tmp_path: Path) -> None:
+    notes = ("not tuned: the method's defaults", "tuned by the rule 'benchmark' with seed 100")
+    cells = (
+        made_up(GRID, "delete-tuned", seed=seed, values={"acc_r": 0.9}, note=note) for seed, note in enumerate(notes)
+    )
+    keep(tmp_path, GRID, *cells)
+    assert make_table(tmp_path).row("delete-tuned").setting == "tuned"
+
+
 def test_which_request(tmp_path: Path) -> None:
     keep(
         tmp_path,
@@ -352,6 +361,8 @@ def test_a_store_beside_another(store: Path, tmp_path: Path) -> None:
     assert f"Not in {other}: retrained, finetune-tuned, delete-common, masked-head." in notes
     sources = [row["source"] for row in csv.DictReader(io.StringIO(render(table, "csv"))) if row["row"] == "original"]
     assert sources == ["measured", f"measured, {other}"]
+    apart = make_replication_table(store, other, columns=["acc_r_external"])
+    assert f"No value of these columns is in {other} too." in apart.notes
     swapped = make_replication_table(other, store, columns=["acc_r"])
     assert f"Only in {store}: retrained, finetune-tuned, delete-common, masked-head." in swapped.notes
     assert not any(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+import pour
 import pour.bench.tuning as tuning
 from pour.bench.choosing import Trial, choose, relative_change
 from pour.bench.tuning import TuningResult, grid, tune
@@ -314,3 +315,20 @@ def test_bad_use_is_told(digits_original: nn.Module, digits_splits: Splits, tmp_
         tune(digits_original, digits_splits, "pour-p", out=tmp_path)
     with pytest.raises(UsageError, match="rule must be user or benchmark, but is 'best'"):
         tune(digits_original, digits_splits, "finetune", rule="best", out=tmp_path)  # type: ignore[arg-type]
+
+
+def test_what_was_forgotten_before_is_not_among_what_is_kept(
+    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A setting that brings a class back would gain by it."""
+    judged: list[set[int]] = []
+
+    def watch(model: nn.Module, split: Any, run: Any) -> float | None:
+        judged.append(set() if split is None else set(split.labels.tolist()))
+        return 0.5
+
+    monkeypatch.setattr(tuning, "_accuracy", watch)
+    monkeypatch.setattr(tuning, "carry_out", lambda model, *_: copy_model(model))
+    before = pour.fold(pour.forget(digits_original, classes=["9"]))
+    tuned(before, digits_splits, "delete", tmp_path, rule="benchmark")
+    assert {frozenset(labels) for labels in judged} == {frozenset({3}), frozenset(range(9)) - {3}}

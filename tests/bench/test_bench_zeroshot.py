@@ -217,6 +217,12 @@ def test_the_table_has_means_and_every_concept(store: Path) -> None:
     assert "differ by at most" in render(table, "markdown")
 
 
+def test_a_damaged_cell_is_told(copy: Path) -> None:
+    path = copy / read_store(copy)[0].key.path
+    path.write_text(path.read_text()[:300])
+    assert any(note.startswith("Damaged cells are left out (1)") for note in zero_shot_table(copy).notes)
+
+
 def test_every_joint_request_has_lines_of_its_own(copy: Path, text_file: Path) -> None:
     run(copy, text_file, forget=["1", "7"], rows=["text", "specific"])
     run(copy, text_file, forget=["1", "7", "8"], rows=["text"])

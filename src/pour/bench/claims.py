@@ -37,9 +37,12 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def check_folder(out: Path) -> None:
-    """Raise where a store cannot be, because there is a file."""
+    """Raise where a store cannot be, because there is a file, or no folder can be reached."""
     places = (out, *out.parents, out / CELLS, out / MODELS)
-    blocked = next((path for path in places if path.exists() and not path.is_dir()), None)
+    try:
+        blocked = next((path for path in places if path.exists() and not path.is_dir()), None)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be used ({error.strerror or error}); give another folder.") from error
     if blocked is not None:
         raise UsageError(f"{blocked} is a file; give a folder for the results.")
 
@@ -81,7 +84,7 @@ def read_experiment(out: Path) -> dict[str, Any] | None:
         return None
     try:
         return found if isinstance(found, dict) and _is_experiment(found) else None
-    except AttributeError:
+    except (AttributeError, TypeError):
         return None
 
 
@@ -91,9 +94,15 @@ def _is_experiment(found: Mapping[str, Any]) -> bool:
     return (
         isinstance(found.get("name"), str)
         and all(isinstance(listed, list) for listed in (rows, columns, forget))
-        and all(isinstance(row, str) or {"name", "setting"} <= row.keys() for row in rows)
-        and all(isinstance(request, list | str) for request in forget)
+        and all(isinstance(column, str) for column in columns)
+        and all(isinstance(name, str) for row in rows for name in ([row] if isinstance(row, str) else _named(row)))
+        and all(isinstance(label, int | str) for request in forget for label in request)
     )
+
+
+def _named(row: Mapping[str, Any]) -> tuple[object, object]:
+    """What a row is called, and its setting; None for what it does not say."""
+    return row.get("name"), row.get("setting")
 
 
 def write_experiment(out: Path, experiment: Experiment) -> None:

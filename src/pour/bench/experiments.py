@@ -210,7 +210,7 @@ def benchmark_rows(
     """
     if tuning is not None:
         check_tuning(tuning)
-    others = [info.name for info in list_methods() if info.name not in {*PAPER, *CONTROLS, *RELATIVES, "retrain"}]
+    others = _others()
     families: dict[str, Family] = {
         **dict.fromkeys(PAPER, "paper"),
         **dict.fromkeys(CONTROLS, "control"),
@@ -221,6 +221,11 @@ def benchmark_rows(
         if only is None or method in only:
             rows += _rows_of(method, family, dataset, tuning, architecture)
     return tuple(row for row in rows if row.setting in ("reference", "closed form", *settings))
+
+
+def _others() -> list[str]:
+    """The methods of other packages, which every experiment takes."""
+    return [info.name for info in list_methods() if info.name not in {*PAPER, *CONTROLS, *RELATIVES, "retrain"}]
 
 
 def _rows_of(method: str, family: Family, dataset: str, tuning: Path | None, architecture: str | None) -> list[Row]:
@@ -269,7 +274,7 @@ def _rows_of(method: str, family: Family, dataset: str, tuning: Path | None, arc
 
 
 def _digits(tuning: Path | None) -> Experiment:
-    only = ("scrub", "gradient-ascent", "delete", "pour-p", "pour-d", *CONTROLS)
+    only = ("scrub", "gradient-ascent", "delete", "pour-p", "pour-d", *CONTROLS, *_others())
     return Experiment(
         name="digits",
         dataset="digits",

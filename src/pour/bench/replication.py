@@ -52,7 +52,7 @@ def make_replication_table(
     refuse_other(Path(other), {"name": there.subject, **two.setup}, asked)
     known = {(row.name, row.encoder): row for row in there.rows}
     rows: list[TableRow] = []
-    compared = different = 0
+    shared = compared = different = 0
     for row in here.rows:
         before = known.get((row.name, row.encoder))
         marked = row if before is None else _marked(row, before)
@@ -61,17 +61,18 @@ def make_replication_table(
             entries = {key: replace(entry, mark=None) for key, entry in before.entries.items()}
             rows.append(replace(before, setting=str(other), entries=entries, elsewhere=True))
             # Without a deviation on either side nobody can say whether two values differ.
-            compared += sum(
-                (entry.std, before.entries[key].std) != (None, None)
-                for key, entry in row.entries.items()
-                if key in before.entries
-            )
+            both = [(entry.std, before.entries[key].std) for key, entry in row.entries.items() if key in before.entries]
+            shared += len(both)
+            compared += sum(deviations != (None, None) for deviations in both)
             different += sum(entry.difference is not None for entry in marked.entries.values())
+    arrows = (
+        f"Arrows: above or below the value of {other} by more than two deviations ({different} of {compared} values)."
+    )
+    if not compared:
+        arrows = f"One seed on either side: nothing says whether values of {other} differ."
     notes = [
         *here.notes,
-        f"Arrows: above or below the value of {other} by more than two deviations ({different} of {compared} values)."
-        if compared
-        else f"One seed on either side: nothing says whether values of {other} differ.",
+        arrows if shared else f"No value of these columns is in {other} too.",
         *_unlike(str(other), one, two),
         *(f"{other}: {note}" for note in there.notes if note not in here.notes),
         *(f"{row} ran with other options in {other}: {how}." for row, how in other_options(out, other).items()),

@@ -6,6 +6,7 @@ import shutil
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from pour._files import write_text
 from pour._progress import ProgressBar
 from pour.bench.claims import check_folder, read_experiment, settled_precision, write_experiment
 from pour.bench.experiments import Experiment, get_experiment
+from pour.bench.settings import NOT_TUNED
 from pour.bench.shared import ModelKey, SharedModels
 from pour.bench.store import CellKey, read_cell
 from pour.bench.work import CACHE, ROLES, CellWorker, Work, cell_setup, error_path, forget_errors, read_errors
@@ -108,6 +110,7 @@ def run_experiment(
     )
     claim(shared)
     _say_where_tuning_saw_the_test(asked)
+    _refuse_to_untune(asked, folder)
     groups = [_Group(request, seed, asked.rows) for request in asked.forget for seed in asked.seeds]
     total = len(groups) * len(asked.rows)
     made: set[CellKey] = set()
@@ -159,6 +162,20 @@ def _say_where_tuning_saw_the_test(asked: Experiment) -> None:
         warnings.warn(
             f"The options of the tuned rows were chosen on {what}; they are no fair test of it.", stacklevel=3
         )
+
+
+def _refuse_to_untune(asked: Experiment, out: Path) -> None:
+    """Raise where a row that was tuned would be replaced by one that was not, as without ``--tuning`` it would be."""
+    untuned = {row.name: row for row in asked.rows if row.setting == "tuned" and row.note.startswith(NOT_TUNED)}
+    places = product(asked.forget, asked.seeds, untuned)
+    for cell in (read_cell(out, CellKey(request, seed, row)) for request, seed, row in places):
+        if cell is None or cell.note.startswith(NOT_TUNED):
+            continue
+        if cell.setup["options"] != cell_setup(asked, untuned[cell.key.row], cell.key)["options"]:
+            raise UsageError(
+                f"{cell.key.row} of seed {cell.key.seed} under {out} was tuned, and one that was not would replace it; "
+                "give the folder of its tuning (--tuning), or another one for the results (--out)."
+            )
 
 
 def _make(

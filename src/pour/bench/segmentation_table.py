@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import statistics
+import warnings
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from rich.text import Text
 from pour.bench.claims import read_experiment
 from pour.bench.columns import label_of
 from pour.bench.rendering import Format, latex_text
-from pour.bench.store import read_store
+from pour.bench.store import damage, read_store
 from pour.bench.unmixed import check_unmixed
 from pour.errors import UsageError
 
@@ -94,6 +95,8 @@ def scene_lines(out: str | Path, *, against: Literal["paper"] | None = None) -> 
     if not cells:
         raise UsageError(f"{folder} holds no whole cell; run pour bench --out {folder} first.")
     check_unmixed(cells, _SETTINGS)
+    for sentence in damage(folder):
+        warnings.warn(sentence, stacklevel=2)
     experiment = read_experiment(folder) or {}
     order = [row["name"] for row in experiment.get("rows", [])]
     asked = [name.lower() for name in experiment.get("forget", [])]

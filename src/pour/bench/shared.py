@@ -171,9 +171,8 @@ class SharedModels:
         """Train a model unless it is there; a killed training goes on from its last saved state."""
         if self.ready(key) is not None:
             return
-        path = self.out / key.path
-        path.parent.mkdir(parents=True, exist_ok=True)
         run = Run(seed=key.seed + _SEED_OFFSET[key.role], device=self.device, precision=self.precision, progress=False)
+        path = self.out / key.path
         started = time.perf_counter()
         without = list(key.forget) if key.forget else ()
         if self.backbone is not None:

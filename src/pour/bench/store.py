@@ -19,6 +19,7 @@ __all__ = [
     "Cell",
     "CellKey",
     "cell_files",
+    "damage",
     "damaged_cells",
     "forget_name",
     "read_cell",
@@ -195,6 +196,14 @@ def damaged_cells(out: str | Path) -> list[str]:
     """The files of cells that were cut short, altered or moved, by their place in the store."""
     folder = Path(out)
     return [path.relative_to(folder).as_posix() for path, cell in _contents(folder).items() if cell is None]
+
+
+def damage(out: str | Path) -> list[str]:
+    """A sentence for the tables of a store that holds damaged cells; none for one that does not."""
+    damaged = damaged_cells(out)
+    if not damaged:
+        return []
+    return [f"Damaged cells are left out ({len(damaged)}), such as {damaged[0]}; pour bench makes them anew."]
 
 
 def _contents(folder: Path) -> dict[Path, Cell | None]:

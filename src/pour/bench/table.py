@@ -12,7 +12,7 @@ from pour.bench.columns import COLUMNS, PAPER_COLUMNS, Column, label_of
 from pour.bench.experiments import REFERENCES
 from pour.bench.published import differs, published, published_notes, unlike_published
 from pour.bench.settings import NOT_TUNED
-from pour.bench.store import damaged_cells, read_store
+from pour.bench.store import damage, read_store
 from pour.bench.unmixed import check_unmixed
 from pour.errors import UsageError
 from pour.metrics.predictions import answer_distance
@@ -170,17 +170,10 @@ def make_table(
         rows=tuple(rows),
         notes=(
             *_notes(collected, listed, len(seeds)),
-            *_damage(folder),
+            *damage(folder),
             *(_paper_notes(dataset, unlike) if against == "paper" else ()),
         ),
     )
-
-
-def _damage(folder: Path) -> list[str]:
-    damaged = damaged_cells(folder)
-    if not damaged:
-        return []
-    return [f"Damaged cells are left out ({len(damaged)}), such as {damaged[0]}; pour bench makes them anew."]
 
 
 def _paper_notes(dataset: str, unlike: str | None) -> list[str]:
@@ -257,7 +250,7 @@ def _rows(entry: _Collected, columns: tuple[Column, ...], references: _Reference
     cell = entry.cells[0]
     setting = cell.setup["setting"] if cell.setup["setting"] in _SETTINGS else ""
     # A row that was to be tuned and was not must not look as if it had been.
-    setting = "default" if setting and cell.note.startswith(NOT_TUNED) else setting
+    setting = "default" if setting and all(cell.note.startswith(NOT_TUNED) for cell in entry.cells) else setting
     row = TableRow(
         name=entry.name,
         label=label_of(entry.name, cell.setup["method"]),

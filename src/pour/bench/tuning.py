@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import numpy as np
+
 from pour._files import write_text
 from pour._progress import ProgressBar
 from pour.bench.choosing import Trial, beyond, choose, relative_change
@@ -20,7 +22,7 @@ from pour.methods.iterative import IterativeMethod
 from pour.methods.request import ForgetRequest
 from pour.methods.unlearning import carry_out, make_method
 from pour.metrics.unlearning import aus
-from pour.models.history import architecture, unwrap
+from pour.models.history import architecture, forgotten_before, unwrap
 from pour.models.state import digest
 from pour.models.surgery import copy_model
 from pour.models.tap import extract_features
@@ -28,7 +30,7 @@ from pour.training.classifier import evaluation_loader
 from pour.training.run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     import torch
     from torch import nn
@@ -157,7 +159,7 @@ def tune(
     chosen = _checked(method, rule, options)
     run = Run(seed=seed, device=device, precision=precision, progress=False, compile=compile)
     original = unwrap(model)
-    data = _Data.of(splits, chosen, rule, seed)
+    data = _Data.of(splits, chosen, rule, seed, forgotten_before(original))
     request = replace(data.request, build=build, recipe=recipe)
     folder = Path(out) / f"{method}-{rule}"
     identity = {
@@ -242,7 +244,7 @@ class _Data:
     retain: ImageSplit | None
 
     @classmethod
-    def of(cls, splits: Splits, method: IterativeMethod, rule: Rule, seed: int) -> _Data:
+    def of(cls, splits: Splits, method: IterativeMethod, rule: Rule, seed: int, gone: Collection[int]) -> _Data:
         held = splits.holdout(HELD_OUT, seed)
         judged = held.validation
         if judged is None:
@@ -253,12 +255,14 @@ class _Data:
                 replace(held, validation=splits.validation) if splits.validation else held.holdout(HELD_OUT, seed + 1)
             )
         request = ForgetRequest.of(held)
+        # A setting that brings back what was forgotten before must gain nothing by it.
+        retain = judged.retain.take(np.flatnonzero(~np.isin(judged.retain.labels, list(gone))))
         if rule == "benchmark":
-            return cls(request, judged.forget, judged.retain)
+            return cls(request, judged.forget, retain)
         request.forget = splits.forget_train
         if "retain" not in method.needs:
             return cls(request, splits.forget_train, None)
-        return cls(request, splits.forget_train if "forget" in method.needs else None, judged.retain)
+        return cls(request, splits.forget_train if "forget" in method.needs else None, retain)
 
 
 def _checked(name: str, rule: str, options: dict[str, Any]) -> IterativeMethod:

@@ -11,7 +11,7 @@ import torch
 
 from pour.bench.claims import read_experiment
 from pour.bench.columns import Column
-from pour.bench.store import read_store
+from pour.bench.store import damage, read_store
 from pour.bench.table import Entry, ResultTable, TableRow
 from pour.bench.unmixed import check_unmixed
 from pour.bench.zeroshot import ROWS, ZERO_SHOT
@@ -89,7 +89,7 @@ def zero_shot_table(out: str | Path, *, against: Literal["paper"] | None = None)
         title=f"{setup['dataset']}, {setup['architecture']}: zero-shot accuracy before and after forgetting by text",
         columns=tuple(column for column in _COLUMNS if any(column.key in row.entries for row in rows)),
         rows=tuple(rows),
-        notes=tuple(_notes(cells)),
+        notes=(*_notes(cells), *damage(folder)),
         heads=("forgotten", "what is removed"),
     )
 

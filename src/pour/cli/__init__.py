@@ -40,6 +40,10 @@ def main() -> None:
     except PourError as error:
         _complain(str(error))
         sys.exit(1)
+    except OSError as error:
+        # What a folder or disk of the user's refuses is no fault of the program.
+        _complain(f"{error.filename or 'The work'} failed: {error.strerror or error}.")
+        sys.exit(1)
     except SystemExit as ended:
         # Typer ends an interrupted command without a word.
         if ended.code == _INTERRUPTED:

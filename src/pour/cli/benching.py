@@ -107,6 +107,7 @@ def bench(
     )
     from pour.bench.experiments import EXPERIMENTS
     from pour.data.registry import is_segmentation
+    from pour.training.run import Run
 
     folder = out or Path("runs") / experiment
     chosen_seeds = None if seeds is None else parse_seeds(seeds)
@@ -132,6 +133,9 @@ def bench(
         grid.select(methods)
         if jobs < 1:
             raise UsageError(f"The number of jobs must be at least 1, but is {jobs}.")
+        if import_ is not None:
+            Run(device=None if ray is not None else device, precision=precision)  # type: ignore[arg-type]
+            _requests(grid, root, forget)
     if import_ is not None:
         new = import_store(import_, folder, overwrite=overwrite, experiment=experiment)
         typer.echo(f"{new} new cells from {import_}")
