@@ -1,6 +1,5 @@
 import copy
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -371,7 +370,9 @@ def test_two_forgotten_classes(digits, digits_original, digits_retrained):
     assert turned.data == report.data
     assert report.value("acc_f") == 0
     assert {found.decision for found in report.discrepancies} == {"met"}
-    assert replace(report, notes=()) == report
+    assert [note.partition(",")[0] for note in report.notes] == [
+        "the retrained model recognises 48.8% of the forgotten training images"
+    ], "it was trained without 3 alone"
 
 
 def test_classes_of_few_images_leave_neural_collapse_without_a_verdict(
@@ -428,3 +429,27 @@ def test_layers_of_a_network_without_parts(digits_splits):
 
     report = audit(original=One(), unlearned=One(), data=digits_splits, layers=True, **QUIET)
     assert {found.rows for found in report.layers} == {("model",)}
+
+
+def test_models_that_are_not_what_they_are_given_as_are_told(digits_original, digits_retrained, digits_splits):
+    untouched = audit(
+        original=digits_original,
+        unlearned=digits_original,
+        retrained=pour.models.surgery.copy_model(digits_original),
+        data=digits_splits,
+        **QUIET,
+    )
+    assert any("the retrained model recognises 100.0% of the forgotten training" in note for note in untouched.notes)
+    other = pour.forget(digits_original, classes=["5"])
+    asked = {"original": digits_original, "retrained": digits_retrained, "data": digits_splits, **QUIET}
+    assert audit(unlearned=other, **asked).notes == (
+        "the unlearned model's history has no request to forget 3",
+        "the unlearned model was made to forget 5 as well, whose images count as retained here; audit all of its "
+        "classes together",
+    )
+    both = pour.forget(pour.fold(other), classes=["3"])
+    assert [note.split(",")[0] for note in audit(unlearned=both, **asked).notes] == [
+        "the unlearned model was made to forget 5 as well"
+    ]
+    with pytest.raises(UsageError, match="An audit needs the original model; pass original="):
+        audit(original=None, unlearned=other, data=digits_splits)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from test_auditing_measure import make_tapped
@@ -40,6 +42,28 @@ def test_shift_scale_and_rotation_do_not_count(retrained):
         assert found.total == pytest.approx(0, abs=2e-3)
     plain = discrepancies(turned, retrained, "features", align="none")
     assert plain["mmd"].total > 0.5
+
+
+def turned(tapped, split, which):
+    """The same model with some rows of a split rotated."""
+    rotation = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(1))).Q
+    seen = tapped.splits[split]
+    rows = torch.where(which[:, None], seen.features @ rotation, seen.features)
+    return replace(tapped, splits={**tapped.splits, split: replace(seen, features=rows, raw=rows)})
+
+
+def test_the_alignment_does_not_look_at_forgotten_images(retrained):
+    model = turned(retrained, "train", retrained.mask("train", "forget"))
+    for found in discrepancies(model, retrained, "features").values():
+        assert found.total == pytest.approx(0, abs=1e-6)
+
+
+def test_the_alignment_does_not_look_at_test_images(retrained):
+    """Training images are alike, so that nothing is aligned but the unit of length, which the bandwidth takes up."""
+    model = turned(retrained, "test", torch.ones(100, dtype=torch.bool))
+    plain = discrepancies(model, retrained, "features", align="none")["mmd"].total
+    assert plain > 0.1
+    assert discrepancies(model, retrained, "features")["mmd"].total == pytest.approx(plain, rel=1e-4)
 
 
 def test_a_difference_on_forgotten_images_alone_is_seen(retrained):

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import t as student
 from sklearn.metrics import accuracy_score
 
 from pour.auditing.features import Tapped
@@ -110,6 +111,18 @@ def test_all_feature_metrics_are_there():
     assert found["rmia_balanced_accuracy"].covers(0.5)
 
 
+def test_each_norm_leak_is_of_its_own_split():
+    """Forgotten training images are the shortest and the longest by halves, forgotten test images all the longest."""
+    splits = {}
+    for name, norms in (("train", [1, 4, 2, 3]), ("test", [4, 4, 2, 3])):
+        rows = torch.tensor(norms).repeat(10)[:, None] * torch.eye(3)[torch.arange(40) % 3]
+        labels = torch.tensor([2, 2, 0, 1]).repeat(10)
+        splits[name] = Features(features=rows, raw=rows, scores=torch.zeros(40, CLASSES), labels=labels)
+    found = make_measurer()._norms(replace(make_tapped(), splits=splits), "features")
+    assert found["norm_leak_train"].value == 0.5
+    assert found["norm_leak"].value == 1
+
+
 def test_without_a_limit_the_attack_is_the_papers():
     tapped = make_tapped()
     found = make_measurer().features(tapped, "features")
@@ -146,13 +159,22 @@ def test_collapse_is_of_the_retained_classes():
         assert everything[name] == found[f"{name}_train"].value
 
 
-def test_the_error_of_nc1_is_that_of_fresh_samples():
-    values, halves = [], []
-    for seed in range(200):
-        found, _ = make_measurer().collapse(make_tapped(seed=seed))
-        values.append(found["nc1_train"].value)
-        halves.append((found["nc1_train"].high - found["nc1_train"].low) / 2 / 1.96)
-    assert np.sqrt(np.mean(np.square(halves))) == pytest.approx(np.std(values), rel=0.25)
+@pytest.fixture(scope="module")
+def fresh_collapse():
+    """nc1 of forty training images of each retained class, from fresh samples."""
+    return [make_measurer().collapse(make_tapped(seed=seed))[0]["nc1_train"] for seed in range(200)]
+
+
+def test_the_error_of_nc1_is_that_of_fresh_samples(fresh_collapse):
+    # Five groups leave four degrees of freedom.
+    errors = [(found.high - found.low) / 2 / student.ppf(0.975, 4) for found in fresh_collapse]
+    expected = np.std([found.value for found in fresh_collapse])
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(expected, rel=0.25)
+
+
+def test_the_interval_of_nc1_holds_the_mean_of_fresh_samples(fresh_collapse):
+    mean = np.mean([found.value for found in fresh_collapse])
+    assert 0.91 <= np.mean([found.covers(mean) for found in fresh_collapse]) <= 0.99
 
 
 def test_what_cannot_be_measured_is_noted_and_absent():

@@ -1,5 +1,6 @@
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -7,6 +8,8 @@ from torch import nn
 import pour
 from pour.auditing import Relearning, audit, relearn, relearning
 from pour.auditing.relearning import _few_images, _opened
+from pour.data.dataset import ImageDataset, ImageSplit
+from pour.data.splits import Splits
 from pour.errors import UsageError
 from pour.training import Run
 
@@ -43,6 +46,20 @@ def test_hiding_behind_the_head_does_not_help(curves, digits_original, digits_sp
     for model in (projected, masked, pour.fold(projected)):
         found = relearn(model, digits_splits, run, options=SMALL)
         assert found.forget[-1].value >= curves["original"].forget[-1].value - 0.1
+
+
+def test_the_curve_is_of_test_images(run):
+    """Half of the retained test images show another class than they are called, and no training image does."""
+    pixels = (255 * np.eye(4, dtype=np.uint8)).reshape(4, 2, 2, 1)
+    train = ImageSplit(np.repeat(pixels, 2, axis=0), np.repeat(np.arange(4), 2))
+    test = ImageSplit(pixels[[0, 1, 3, 0, 1, 3, 2]], np.array([0, 1, 3, 1, 3, 0, 2]))
+    splits = Splits.of(ImageDataset("own", ("a", "b", "c", "d"), {"train": train, "test": test}), ["c"])
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 4, bias=False))
+    with torch.no_grad():
+        model[1].weight.copy_(torch.eye(4))
+    curve = relearn(model, splits, run, options=Relearning(steps=(0, 1), lr=1e-6))
+    assert [(point.value, point.n) for point in curve.retain] == [(0.5, 6)] * 2
+    assert curve.forget[0].n == 1
 
 
 def test_the_model_is_left_alone(digits_original, digits_splits, run):

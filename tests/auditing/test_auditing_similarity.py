@@ -103,6 +103,15 @@ def test_the_hull_holds_all_intervals():
     assert hull([Reading(value=1.0)]).bounds == (1.0, 1.0)
 
 
+def test_the_hull_is_as_wide_whichever_model_comes_first():
+    low, high = Reading(value=0.5, low=0.4, high=0.6, n=7), Reading(value=0.7, low=0.65, high=0.8, n=9)
+    for first, second in ((low, high), (high, low)):
+        joined = hull([first, second])
+        assert joined.bounds == (0.4, 0.8)
+        assert (joined.value, joined.n) == (first.value, first.n)
+    assert hull([low, Reading(value=0.1)]).bounds == (0.1, 0.6)
+
+
 def test_a_reading_is_never_nan():
     with pytest.raises(PourError, match="value nan"):
         Reading(value=float("nan"))

@@ -131,6 +131,19 @@ def test_total_variance_never_grows() -> None:
     assert np.abs((erased - erased.mean(0)).T @ (z - z.mean())).max() < 1e-6
 
 
+@pytest.mark.parametrize(("more", "rank"), [(1, 1), (4, 2)])
+def test_a_trace_below_a_hundredth_is_noise(more: int, rank: int) -> None:
+    """Uncorrelated features of variance one: the first tells the first concept, the second tells a little."""
+    x = np.repeat([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]], 100, axis=0)
+    # Of the rows on either side 50, and a few more: a covariance of 2 more / 400.
+    faint = np.concatenate([np.arange(100) < 50 + (more if side > 0 else 0) for side in (-1, 1, -1, 1)])
+    z = np.stack([x[:, 0] > 0, faint], axis=1).astype(float)
+    eraser = LeaceFitter(2, 2).update(torch.tensor(x), torch.tensor(z)).eraser(shrinkage=False)
+    assert eraser.rank == rank
+    erased = eraser(torch.tensor(x)).numpy()
+    np.testing.assert_allclose(erased, x * [0, 1] if rank == 1 else 0 * x, atol=1e-2)
+
+
 def test_shrinkage_steadies_few_rows_and_vanishes_with_many() -> None:
     """The rule itself: the optimal linear combination of S and the identity (Bodnar et al., 2014)."""
     from pour.geometry.leace import _shrunk
@@ -171,3 +184,29 @@ def test_bad_input_is_told() -> None:
     x, z = _data(0)
     with pytest.raises(UsageError, match="nothing to erase"):
         LeaceFitter(6, 1).update(x, torch.ones_like(z)).eraser()
+
+
+@settings(deadline=None, max_examples=30)
+@given(SEEDS, st.integers(1, 2), st.integers(1, 2))
+def test_erased_features_do_not_move_along_constant_directions(seed: int, first: int, second: int) -> None:
+    """Of a single eraser onto readings, and of two that follow each other."""
+    rng = np.random.default_rng(seed)
+    parts = [
+        Eraser.onto(torch.tensor(rng.normal(size=(rank, 6))), torch.tensor(rng.normal(size=rank)))
+        for rank in (first, second)
+    ]
+    x = torch.tensor(rng.normal(size=(40, 6)))
+    for eraser, rank in ((parts[0], first), (parts[0].then(parts[1]), second)):
+        removed = eraser.constant_directions()
+        assert removed is not None
+        assert removed.rank >= rank
+        along = eraser(x) @ removed.basis.T
+        torch.testing.assert_close(along, along[:1].expand_as(along), rtol=0, atol=1e-6)
+    assert _eraser(seed, first).constant_directions() is None, "it moves features, but takes no direction away"
+
+
+def test_an_eraser_that_is_a_projector_has_its_directions() -> None:
+    projector = Projector.from_directions(torch.randn(2, 6, generator=torch.Generator().manual_seed(0)).double())
+    removed = Eraser.of(projector).constant_directions()
+    assert removed is not None
+    torch.testing.assert_close(removed.P, projector.P)

@@ -115,6 +115,9 @@ def audit(
         "retrained": retrained,
         "retrained_second": retrained_second,
     }
+    for role in ("original", "unlearned"):
+        if given[role] is None:
+            raise UsageError(f"An audit needs the {role} model; pass {role}=.")
     models = {role: model for role, model in given.items() if model is not None}
     for model in models.values():
         check_data(model, channels=splits.train.whole.image_shape[2], names=splits.classes)

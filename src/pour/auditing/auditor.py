@@ -21,12 +21,13 @@ from pour.auditing.report import AuditedData, AuditedModel, AuditReport
 from pour.auditing.sharing import same_encoder
 from pour.auditing.similarity import rus_reading, similarities
 from pour.errors import DivergenceError
+from pour.metrics.accuracy import split_accuracy
 from pour.metrics.predictions import answer_distance
-from pour.models.history import architecture, history
+from pour.models.history import architecture, forgotten_before, history
 from pour.training.run import Precision, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     import torch
@@ -102,6 +103,7 @@ class Auditor:
             views: tuple[View, ...] = ("features", "raw") if tapped["unlearned"].projected else ("features",)
             collapse: dict[str, dict[str, float]] = {}
             self._scores(tapped, measurer, book)
+            measurer.notes.extend(self._doubts(tapped))
             self._similarities(compared, views, book, memory)
             for role, model in compared.items():
                 collapse[role] = self._alone(model, views, measurer, book, memory)
@@ -144,6 +146,32 @@ class Auditor:
             relearning=tuple(curves),
             notes=tuple(measurer.notes),
         )
+
+    def _doubts(self, tapped: Mapping[Role, Tapped]) -> Iterator[str]:
+        """What speaks against the models' being what they were given as."""
+        for role, model in tapped.items():
+            if not role.startswith("retrained"):
+                continue
+            seen = model.splits["train"]
+            known = float(split_accuracy(seen.scores, seen.labels, classes=model.forgotten)["forget"])
+            if known > 1 / self.splits.num_classes:
+                yield (
+                    f"the {role} model recognises {known:.1%} of the forgotten training images, so it seems to have "
+                    "been trained on them, and verdicts against it mean nothing"
+                )
+        done, asked = forgotten_before(self.models["unlearned"]), set(self.splits.forgotten)
+        missing, further = asked - done, done - asked
+        if done and missing:
+            yield f"the unlearned model's history has no request to forget {self._names(missing)}"
+        if further:
+            yield (
+                f"the unlearned model was made to forget {self._names(further)} as well, whose images count as "
+                "retained here; audit all of its classes together"
+            )
+
+    def _names(self, classes: Iterable[int]) -> str:
+        known = dict(enumerate(self.splits.classes))
+        return ", ".join(known.get(label, str(label)) for label in sorted(classes))
 
     def _frozen(self) -> bool:
         return "retrained" in self.models and same_encoder(

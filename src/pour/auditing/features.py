@@ -296,10 +296,13 @@ def _plain(value: object) -> object:
 
 
 def _seen_weight(head: Head) -> Tensor:
-    """The head's weight in the space of the features that reach it; scores are the same."""
+    """The head's weight in the space that the features that reach it move in; their decisions are the same."""
     projector = head.module.projector if isinstance(head.module, ProjectedHead) else None
     weight = head.weight.float()
-    return projector.fold(weight) if isinstance(projector, Projector) else weight
+    if projector is None:
+        return weight
+    removed = projector if isinstance(projector, Projector) else projector.constant_directions()
+    return weight if removed is None else removed.to(weight.device).fold(weight)
 
 
 def pooled(features: Tensor, head: Head) -> Tensor:

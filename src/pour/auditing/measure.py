@@ -12,7 +12,7 @@ from pour.auditing.reading import Reading
 from pour.errors import UsageError
 from pour.geometry.collapse import neural_collapse
 from pour.metrics.accuracy import split_accuracy
-from pour.metrics.intervals import wilson
+from pour.metrics.intervals import Z95, wilson
 from pour.metrics.membership import rmia
 from pour.metrics.norms import norm_leak
 from pour.metrics.predictions import confusion_matrix, retained_entropies, retained_uniformity
@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 # Groups of images left out in turn for the interval of a Neural Collapse measure.
 _GROUPS = 5
+# The 97.5 % quantile of Student's t with as many degrees of freedom as there are groups, less one.
+_STUDENT = 2.7764
 _COLLAPSE = ("nc1", "nc2_norm_spread", "nc2_angle_std", "nc3")
 
 
@@ -208,7 +210,8 @@ def _train_and_test(model: Tapped, view: View) -> tuple[Tensor, Tensor, Tensor, 
 def _jackknife(rows: Tensor, labels: Tensor, model: Tapped) -> dict[str, float]:
     """Standard errors of the Neural Collapse measures, by leaving out one group of images after another.
 
-    Groups take every fifth image of each class; empty where a class has too few images to spare a group.
+    Groups take every fifth image of each class; empty where a class has too few images to spare a group. So few groups
+    leave the errors themselves uncertain: they are as much wider as Student's quantile for them is than the normal one.
     """
     counts = torch.bincount(labels)
     if int(counts[counts > 0].min()) < 2 * _GROUPS:
@@ -223,7 +226,7 @@ def _jackknife(rows: Tensor, labels: Tensor, model: Tapped) -> dict[str, float]:
     errors = {}
     for name in _COLLAPSE:
         values = torch.tensor([part[name] for part in parts], dtype=torch.float64)
-        error = math.sqrt((_GROUPS - 1) * float(values.var(correction=0)))
+        error = _STUDENT / Z95 * math.sqrt((_GROUPS - 1) * float(values.var(correction=0)))
         if math.isfinite(error):
             errors[name] = error
     return errors

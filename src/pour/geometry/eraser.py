@@ -9,6 +9,9 @@ from pour.errors import UsageError
 from pour.geometry._inputs import as_double
 from pour.geometry.projector import Projector
 
+# Below it a direction is one that nothing is left of; readings and replies may be rounded to single precision.
+_FIXED = 1e-4
+
 __all__ = ["Eraser"]
 
 
@@ -131,6 +134,18 @@ class Eraser(nn.Module):
     def offset(self, weight: Tensor) -> Tensor:
         """Give ``W A^T c``, what the head's bias gains when the eraser is folded into it."""
         return weight @ self.replies.to(weight).T @ self.constant.to(weight)
+
+    def constant_directions(self) -> Projector | None:
+        """The projector onto what still varies in erased features; None where they vary in every direction.
+
+        Along v erased features are constant where v = R^T A v (A the replies, R the readings), so v = R^T u for a u
+        that A R^T leaves as it is.
+        """
+        replies, readings = (part.detach().double().cpu() for part in (self.replies, self.readings))
+        moved = replies @ readings.T - torch.eye(len(readings), dtype=torch.float64)
+        _, sizes, rows = torch.linalg.svd(moved)
+        fixed = rows[sizes < _FIXED]
+        return Projector.from_directions((fixed @ readings).to(self.readings)) if len(fixed) else None
 
     @property
     def rank(self) -> int:
