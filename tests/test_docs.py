@@ -60,7 +60,10 @@ def test_the_contributing_example_is_a_method(digits, digits_original):
 def test_the_example_with_data_of_ones_own(tmp_path, monkeypatch):
     """As written, with images that show rows, columns or one half."""
     text = (ROOT / "docs" / "methods.md").read_text()
-    code = re.search(r"<!-- example: own -->\n```python\n(.*?)```\n<!-- end -->", text, flags=re.DOTALL)[1]
+    code, normalised = (
+        re.search(rf"<!-- example: {name} -->\n```python\n(.*?)```\n<!-- end -->", text, flags=re.DOTALL)[1]
+        for name in ("own", "normalised")
+    )
     rng = np.random.default_rng(0)
 
     def draw(count):
@@ -85,6 +88,14 @@ def test_the_example_with_data_of_ones_own(tmp_path, monkeypatch):
     assert names["report"].value("acc_f") < 0.5
     again = pour.load("student.safetensors", network)
     assert pour.history(again)[-1].class_names == ("fox",)
+    # A network for images from -2 to 2.
+    with torch.no_grad():
+        network[1].bias += network[1].weight.sum(dim=1) * 0.5
+        network[1].weight *= 0.25
+    exec(compile(normalised, "methods.md", "exec"), names)
+    foxes = torch.as_tensor(test_images[test_labels == 2]).permute(0, 3, 1, 2) / 255
+    recognised = network((foxes - 0.5) / 0.25).argmax(dim=1) == 2
+    assert recognised.float().mean() < 0.5
 
 
 def test_the_tables_of_all_pages_are_made_from_the_results():

@@ -164,3 +164,18 @@ def test_names_that_no_text_can_hold_are_readable(tmp_path):
     dataset = read_folder(tmp_path)
     assert dataset.classes == ("bus", "caf\N{REPLACEMENT CHARACTER}")
     assert len(dataset.splits["train"]) == 8
+
+
+def test_val_is_the_test_split_where_there_is_no_other(tmp_path):
+    for split in ("train", "val"):
+        for name in "ab":
+            fill(tmp_path / split / name, 3)
+    data = read_folder(tmp_path)
+    assert {name: len(split.labels) for name, split in data.splits.items()} == {"train": 6, "test": 6}
+    for name in "ab":
+        fill(tmp_path / "test" / name, 2)
+    assert {name: len(split.labels) for name, split in read_folder(tmp_path).splits.items()} == {
+        "train": 6,
+        "test": 4,
+        "val": 6,
+    }

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from small_requests import NOTHING, tiny_net, unlearn
 
 import pour
 import pour.models.surgery
@@ -63,6 +64,22 @@ def test_a_run_that_did_not_forget_warns(digits_original, digits_splits):
         )
 
 
+def test_a_projection_that_leaves_the_class_is_named_as_the_cause():
+    """Two classes with nearly the same row: taking away the one leaves its images scored as it by its bias."""
+    head = torch.nn.Linear(4, 3)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[1.0, 0, 0, 0], [0.0, 1, 0, 0], [0.0, 0, 1, 0]]))
+        head.bias.copy_(torch.tensor([5.0, 0.0, 0.0]))
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 1), torch.nn.Flatten(), head).eval()
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+        model[0].bias.zero_()
+    images = torch.rand(8, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    request = ForgetRequest(classes=[0], forget=[(images, torch.zeros(8, dtype=torch.int64))])
+    with pytest.warns(UserWarning, match=r'the projection it learns leaves 100\.0% itself.*direction="decisions"'):
+        pour.unlearn(model, request, method="pour-d", steps=2, lr=1e-4, device="cpu", progress=False)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -88,6 +105,22 @@ def test_the_rate_has_a_bound_where_little_is_left_to_remove(digits_original, di
     assert first["lr"] == pytest.approx(2.4e-3 / first["initial_loss"])
     assert 2.4e-3 / second["initial_loss"] > 1e-3
     assert second["lr"] == pytest.approx(1e-3)
+
+
+def test_layer_decay_slows_the_layers_from_the_last_trained_to_the_first(monkeypatch):
+    """Of a convolution, a BatchNorm and the head, which stays."""
+    factors, train = {}, PourD.train
+
+    def watch(self, model, *arguments, lr_factor, **options):
+        trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        factors.update({name: lr_factor(name) for name in trained})
+        return train(self, model, *arguments, lr_factor=lr_factor, **options)
+
+    monkeypatch.setattr(PourD, "train", watch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        unlearn(tiny_net(), "pour-d", steps=1, lr=NOTHING, layer_decay=0.5)
+    assert factors == {"0.weight": 0.5, "0.bias": 0.5, "1.weight": 1.0, "1.bias": 1.0}
 
 
 @pytest.mark.parametrize("lr", [1e-7, 1e-6])

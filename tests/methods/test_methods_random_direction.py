@@ -40,3 +40,9 @@ def test_it_is_pour_p_along_the_drawn_direction() -> None:
     torch.testing.assert_close(result(images), expected(images))
     # The class's own score is not masked: a control must be able to fail.
     assert result(images)[:, FORGOTTEN].min().item() > -1e3
+
+
+def test_a_second_request_draws_another_direction() -> None:
+    model = tiny_net()
+    assert _basis(_run(_run(model, 0, [0]), 0, [1])).shape == (2, 5)
+    torch.testing.assert_close(_basis(_run(_run(model, 0, [0]), 0, [0])), _basis(_run(model, 0, [0])))

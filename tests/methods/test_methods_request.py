@@ -69,6 +69,39 @@ def test_a_sample_of_the_users_batches_has_all_classes(count: int) -> None:
     assert all(torch.equal(one[0], other[0]) for one, other in zip(taken, again, strict=True))
 
 
+@pytest.mark.parametrize("count", [6, 7, 30])
+def test_a_sample_of_a_split_is_even_over_the_classes(count: int) -> None:
+    """Of classes of 40, 14 and 6 images as many each, or all there are; which ones is drawn with the seed."""
+    own = np.repeat([0, 1, 2], [40, 14, 6])
+    split = ImageSplit(split_of(60).images, own)
+    each = -(-count // 3)
+    first = []
+    for seed in (0, 1):
+        taken = Images(split).sample(count, Run(seed=seed, device="cpu", progress=False), batch_size=8)
+        images, labels = (torch.cat(parts) for parts in zip(*taken, strict=True))
+        rows = images[:, 0, 0, 0].numpy()
+        assert np.bincount(labels).tolist() == [each, each, min(each, 6)]
+        assert own[rows].tolist() == labels.tolist()
+        assert len(set(rows)) == len(rows), "no image twice"
+        assert not torch.equal(labels, labels.sort().values), "mixed"
+        first.append(set(rows[own[rows] == 0]))
+    assert first[0] != first[1]
+    assert set(range(each)) not in first
+
+
+def test_a_part_is_drawn_at_random_with_the_seed() -> None:
+    drawn = []
+    for seed in (0, 0, 1):
+        part = Images(split_of(60)).part(0.25, Run(seed=seed, device="cpu", progress=False))
+        images, labels = next(iter(part.once(RUN)))
+        rows = images[:, 0, 0, 0].tolist()
+        assert labels.tolist() == [row % 3 for row in rows]
+        assert len(set(rows)) == len(rows) == 15
+        drawn.append(set(rows))
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert set(range(15)) not in drawn
+
+
 def test_validation_images_of_the_datas_own_are_taken(digits_splits: Splits, digits_original: torch.nn.Module) -> None:
     method = make_method("sure")
     own = digits_splits.holdout(0.3, seed=5)

@@ -9,17 +9,17 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import torch
-from small_requests import small_request
+from small_requests import small_request, tiny_net
 from torch import nn
 
 import pour
 from pour.errors import UsageError
-from pour.methods import make_method, request_of
+from pour.methods import ForgetRequest, MaskedHead, make_method, register, request_of
 from pour.methods.teachers import without_dropout
 from pour.models import build_model, find_head, set_class_names
 from pour.models import history as cards
@@ -99,8 +99,9 @@ def test_an_audit_traces_the_head(digits_splits: Splits) -> None:
 )
 def test_data_of_another_kind_are_refused(digits_splits: Splits, channels: int, classes: int, sentence: str) -> None:
     model = build_model("resnet-digits", classes, in_channels=channels, image_size=8)
-    with pytest.raises(UsageError, match=sentence):
-        request_of(digits_splits, make_method("pour-d"), model)
+    for request in (ForgetRequest.of(digits_splits), request_of(digits_splits, make_method("pour-d"), model)):
+        with pytest.raises(UsageError, match=sentence):
+            pour.unlearn(model, request, device="cpu", progress=False)
     with pytest.raises(UsageError, match=sentence):
         pour.audit(original=model, unlearned=model, data=digits_splits, device="cpu", progress=False)
 
@@ -109,22 +110,25 @@ def test_classes_in_another_order_are_refused(digits_splits: Splits) -> None:
     letters = tuple("abcdefghij")
     splits = replace(digits_splits, classes=letters)
     model = build_model("resnet-digits", 10, in_channels=1, image_size=8)
-    method = make_method("pour-d")
+
+    def asked(data: Splits) -> nn.Module:
+        return pour.unlearn(model, ForgetRequest.of(data), method="pour-p", device="cpu", progress=False)
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        request_of(splits, method, model)
+        asked(splits)
         set_class_names(model, letters)
-        request_of(splits, method, model)
+        asked(splits)
         # Names that are mere numbers say nothing.
-        request_of(digits_splits, method, model)
+        asked(digits_splits)
     set_class_names(model, letters[::-1])
     with pytest.raises(
         UsageError, match="Class 0 is 'j' to the model and 'a' in the data: the same classes in another"
     ):
-        request_of(splits, method, model)
+        asked(splits)
     set_class_names(model, [letter.upper() for letter in letters])
     with pytest.warns(UserWarning, match="Class 0 is 'A' to the model and 'a' in the data; make sure"):
-        request_of(splits, method, model)
+        asked(splits)
 
 
 @pytest.mark.parametrize("method", ["finetune", "salun", "ssd", "sure", "fcs"])
@@ -174,12 +178,52 @@ def test_a_method_of_another_package_is_found_by_its_entry_point(tmp_path: Path)
     facts = tmp_path / "theirs-1.0.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (facts / "entry_points.txt").write_text("[pour.methods]\ntheirs = theirs:Theirs\n")
+    (facts / "entry_points.txt").write_text("[pour.methods]\nbroken = nowhere:Gone\ntheirs = theirs:Theirs\n")
     code = "import pour; print(*(m.summary for m in pour.list_methods() if m.name == 'theirs'))"
     code += "; print(pour.methods.get_method('theirs'))"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.stdout.splitlines() == ["Delete the row, as theirs.", "<class 'theirs.Theirs'>"], done.stderr
+    # One that is broken costs nobody else, and is told once.
+    assert done.stderr.count("The method 'broken' of theirs is left out: nowhere:Gone cannot be taken for a") == 1
+    bench = "from pour.bench import get_experiment; print(*(row.name for row in get_experiment('digits').rows))"
+    done = subprocess.run([sys.executable, "-c", bench], capture_output=True, text=True, env=environment, check=False)
+    assert "theirs" in done.stdout.split(), done.stderr
+
+
+def test_a_method_is_what_the_registry_takes() -> None:
+    with pytest.raises(UsageError, match=r"A method is a subclass of pour.methods.Method, not <module"):
+        register(warnings)  # type: ignore[type-var]
+
+    @dataclass(kw_only=True)
+    class Delete(MaskedHead):
+        name: ClassVar[str] = "delete"
+
+    with pytest.raises(UsageError, match=r"already a method 'delete', in pour.methods.delete"):
+        register(Delete)
+
+    @dataclass(kw_only=True)
+    class Odd(MaskedHead):
+        name: ClassVar[str] = "odd"
+        needs: ClassVar[tuple[Any, ...]] = ("forgets",)
+
+    with pytest.raises(UsageError, match="needs 'forgets', which no request has"):
+        register(Odd)
+
+
+def test_a_method_gets_indices_and_gives_back_a_model() -> None:
+    seen: list[object] = []
+
+    class Watching(MaskedHead):
+        def __call__(self, model: nn.Module, request: Any, run: Any) -> nn.Module:
+            seen.append(request.classes)
+            return None  # type: ignore[return-value]
+
+    model = tiny_net()
+    set_class_names(model, ["a", "b", "c", "d"])
+    with pytest.raises(UsageError, match="masked-head gave back a NoneType; its __call__ must return the model"):
+        pour.unlearn(model, ForgetRequest(classes=["c"]), method=Watching(), device="cpu", progress=False)
+    assert seen == [(2,)]
 
 
 @pytest.mark.parametrize(
@@ -211,3 +255,69 @@ def test_the_history_says_what_a_method_found(digits_original, digits_splits):
     assert log[-1] == {"step": 3, "forget_accuracy": log[-1]["forget_accuracy"]}
     again = cards.Record.from_dict(json.loads(json.dumps(pour.history(result)[-1].to_dict())))
     assert again == pour.history(result)[-1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("method", ["pour-d", "delete"])
+def test_batches_in_the_models_own_precision_are_taken(method: str, dtype: torch.dtype) -> None:
+    batches = [(images.to(dtype), labels) for images, labels in small_request().forget]  # type: ignore[union-attr]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        result = pour.unlearn(
+            tiny_net().to(dtype), ForgetRequest(classes=[2], forget=batches), method=method, steps=2, device="cpu"
+        )
+    assert {parameter.dtype for parameter in result.parameters()} == {dtype}
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_weights_keep_their_layout(layout: torch.memory_format) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 5, 3), nn.Flatten(), nn.Linear(20, 4))
+    model = model.to(memory_format=layout).eval()  # type: ignore[call-overload]
+    result = pour.unlearn(model, small_request(), method="delete", steps=2, device="cpu", progress=False)
+    strides = [[parameter.stride() for parameter in network.parameters()] for network in (model, result)]
+    assert strides[0] == strides[1]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_unlearning_trains_in_the_middle_of_an_evaluation(mode: Any) -> None:
+    model = tiny_net()
+    with mode():
+        result = pour.unlearn(model, small_request(), method="delete", steps=2, device="cpu", progress=False)
+    assert any(not torch.equal(a, b) for a, b in zip(result.parameters(), model.parameters(), strict=True))
+    result(torch.rand(2, 1, 6, 6)).sum().backward()
+
+
+def test_all_but_one_class_are_never_forgotten_one_after_the_other() -> None:
+    model = tiny_net()
+    for label in (0, 1):
+        model = pour.fold(pour.forget(model, [label]))
+    with pytest.raises(UsageError, match="after the 2 forgotten before would leave one class"):
+        pour.forget(model, [2])
+    with pytest.raises(UsageError, match="after the 2 forgotten before would leave one class"):
+        pour.unlearn(model, small_request(), method="delete", device="cpu", progress=False)
+
+
+def test_something_else_than_a_request_is_told(digits_splits: Splits) -> None:
+    with pytest.raises(UsageError, match=r"not a Splits; make one of splits with pour.ForgetRequest.of"):
+        pour.unlearn(tiny_net(), digits_splits, device="cpu")  # type: ignore[arg-type]
+
+
+def test_delete_hands_nothing_to_a_class_forgotten_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pour.methods.delete as module
+
+    targets: list[torch.Tensor] = []
+    real = module.delete_target
+
+    def spy(*arguments: Any) -> torch.Tensor:
+        targets.append(real(*arguments))
+        return targets[-1]
+
+    monkeypatch.setattr(module, "delete_target", spy)
+    first = pour.unlearn(tiny_net(), ForgetRequest(classes=[1]), method="masked-head", device="cpu", progress=False)
+    # As after a method that masks no score.
+    with torch.no_grad():
+        first[-1].weight.normal_(generator=torch.Generator().manual_seed(0))
+        first[-1].bias.zero_()
+    pour.unlearn(first, small_request(), method="delete", steps=1, device="cpu", progress=False)
+    assert len(targets) >= 2
+    assert all(bool((target[:, [1, 2]] == 0).all()) and bool((target[:, [0, 3]] > 0).all()) for target in targets)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pour.errors import PourError, UsageError
 from pour.models import (
+    NormalizedModel,
     ProjectedHead,
     ResNet,
     architecture,
@@ -244,8 +245,25 @@ def test_plain_state_dicts(small: nn.Module, images: Tensor, tmp_path: Path) -> 
         assert torch.equal(
             load(tmp_path / "bare.safetensors", ResNet(CLASSES, width=4, blocks=(1, 1)))(images), small(images)
         )
-    odd_ending = save(small, tmp_path / "pour.pt")
+    odd_ending = save(small, tmp_path / "pour.safetensors").rename(tmp_path / "pour.pt")
     assert load(odd_ending, small) is not small
+    with pytest.raises(UsageError, match=r"not as \.pth; call the file pour\.safetensors"):
+        save(small, tmp_path / "pour.pth")
+
+
+@pytest.mark.parametrize("projected", [False, True])
+def test_a_network_inside_a_normalising_wrapper_is_read_alone(images: Tensor, tmp_path: Path, projected: bool) -> None:
+    """What deployed code has, which normalises by itself."""
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(images[0].numel(), CLASSES))
+    wrapped = NormalizedModel(plain, [0.5] * 3, [0.2] * 3)
+    forgotten = forget(wrapped, [2])
+    path = save(forgotten if projected else fold(forgotten), tmp_path / "m.safetensors")
+    found = load(path, nn.Sequential(nn.Flatten(), nn.Linear(images[0].numel(), CLASSES)))
+    with torch.no_grad():
+        torch.testing.assert_close(found((images - 0.5) / 0.2), load(path, wrapped)(images))
+    assert history(found)[0].classes == (2,)
+    if not projected:
+        assert found.state_dict().keys() == plain.state_dict().keys()
 
 
 class Foreign:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -349,3 +351,55 @@ def test_a_class_masked_before_has_no_part_in_the_mean_of_scores(direction: str)
         found = second(images)
     torch.testing.assert_close(found[:, 2:], expected[:, 1:], rtol=1e-4, atol=1e-4)
     assert (found.argmax(dim=1) >= 2).all()
+
+
+class Functional(nn.Module):
+    """Computes its scores from the weight of its head, which it never calls."""
+
+    def __init__(self, *, bias: bool = True) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 5, bias=bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return nn.functional.linear(features, self.fc.weight, self.fc.bias)
+
+
+@pytest.mark.parametrize("logit", ["mask", "keep", "zero"])
+@pytest.mark.parametrize("direction", ["weights", "scores", "decisions"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_head_whose_weight_is_used_without_calling_it(logit: Any, direction: Any, bias: bool) -> None:
+    torch.manual_seed(0)
+    model, features = Functional(bias=bias), torch.randn(50, 8)
+    projected = forget(model, [1], direction=direction, forgotten_logit=logit)
+    with torch.no_grad():
+        torch.testing.assert_close(projected(features), projected.get_submodule("fc")(features))
+        assert not torch.allclose(projected(features), model(features))
+
+
+def test_centred_means_need_more_than_the_forgotten_class() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    data = [(torch.rand(5, 1, 2, 2), torch.zeros(5, dtype=torch.int64))]
+    with pytest.raises(UsageError, match=r'needs images of all classes.*take direction="means"'):
+        forget(model, [0], direction="centered-means", data=data)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_means_of_a_model_in_another_precision_than_its_images(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).to(dtype)
+    data = [(torch.rand(5, 1, 2, 2), torch.zeros(5, dtype=torch.int64))]
+    assert forget(model, [0], direction="means", data=data)[-1].projector.rank == 1
+
+
+def test_what_cannot_be_forgotten_is_told() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    with pytest.raises(UsageError, match="is a TorchScript module"):
+        forget(torch.jit.script(model), [0])
+    with pytest.raises(UsageError, match="dotted name of a layer, such as 'fc', not a Linear"):
+        forget(model, [0], head=model[1])  # type: ignore[arg-type]
+    model.lock = threading.Lock()
+    with pytest.raises(UsageError, match="its attribute lock cannot; set it to None"):
+        forget(model, [0])
+    del model.lock
+    model[1].kept = model[1].weight * 2
+    with pytest.raises(UsageError, match=r"its attribute 1\.kept cannot; set it to None or detach it"):
+        forget(model, [0])

@@ -126,3 +126,9 @@ def test_reading_leaves_no_mark_on_a_model() -> None:
 def test_what_is_no_model_is_told(odd: object) -> None:
     with pytest.raises(UsageError, match=f"not a {type(odd).__name__}; pour.load opens"):
         forget(odd, [0])  # type: ignore[arg-type]
+
+
+def test_a_number_of_an_odd_stride_has_a_digest() -> None:
+    odd = torch.arange(7.0).view(1, 7)[:, 0]
+    assert odd.stride() != (1,)
+    assert digest({"x": odd}) == digest({"x": torch.zeros(1)})

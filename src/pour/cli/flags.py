@@ -81,6 +81,9 @@ def check_model_file(out: Path, *, overwrite: bool) -> None:
     """Raise unless a model and the JSON file beside it may be written."""
     if out.suffix.lower() == ".json":
         raise UsageError(f"{out} is for the facts that are written beside a model; end its own name in .safetensors.")
+    from pour.models.checkpoint import check_ending
+
+    check_ending(out)
     refuse_to_overwrite(out, overwrite=overwrite)
     refuse_to_overwrite(out.with_suffix(".json"), overwrite=overwrite)
 

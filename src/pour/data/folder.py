@@ -22,9 +22,10 @@ _TEST_SHARE = 5
 def read_folder(path: Path, *, size: int | None = None) -> ImageDataset:
     """Return the images under ``path`` as a dataset.
 
-    Either ``path/train/CLASS/image`` and ``path/test/CLASS/image``, where further folders beside the two are extra
-    test sets, or ``path/CLASS/image``, of which a fifth of each class is set apart for testing. Which fifth depends on
-    the file names alone, so that it stays the same when images are added elsewhere.
+    Either ``path/train/CLASS/image`` and ``path/test/CLASS/image`` (or ``val``, where there is no ``test``), where
+    further folders beside the two are extra test sets, or ``path/CLASS/image``, of which a fifth of each class is set
+    apart for testing. Which fifth depends on the file names alone, so that it stays the same when images are added
+    elsewhere.
 
     Args:
         path: The folder.
@@ -36,7 +37,7 @@ def read_folder(path: Path, *, size: int | None = None) -> ImageDataset:
     if size is not None and size < 1:
         raise UsageError(f"The image size must be at least 1 pixel, not {size}.")
     # A class may be called "train"; then it holds images and no folders, or has no "test" beside it.
-    if (path / "train").is_dir() and ((path / "test").is_dir() or _subfolders(path / "train")):
+    if (path / "train").is_dir() and (_test_folder(path).is_dir() or _subfolders(path / "train")):
         classes, files = _given_splits(path)
     else:
         classes, files = _own_splits(path)
@@ -61,20 +62,27 @@ _Files = dict[str, list[tuple[Path, int]]]
 
 def _given_splits(path: Path) -> tuple[list[str], _Files]:
     classes = _subfolders(path / "train")
-    if not (path / "test").is_dir():
+    test = _test_folder(path)
+    if not test.is_dir():
         raise UsageError(
             f"{path} has a folder train but no folder test; add it, or put the class folders directly here."
         )
+    extra = {name: path / name for name in _subfolders(path) if name not in ("train", test.name)}
     files: _Files = {}
-    for split in ("train", "test", *(name for name in _subfolders(path) if name not in ("train", "test"))):
-        unknown = set(_subfolders(path / split)) - set(classes)
+    for split, folder in {"train": path / "train", "test": test, **extra}.items():
+        unknown = set(_subfolders(folder)) - set(classes)
         if unknown:
-            raise UsageError(f"{path / split} has a class {min(unknown)!r} that {path / 'train'} does not have.")
-        files[split] = [(file, classes.index(name)) for name in classes for file in _images(path / split / name)]
+            raise UsageError(f"{folder} has a class {min(unknown)!r} that {path / 'train'} does not have.")
+        files[split] = [(file, classes.index(name)) for name in classes for file in _images(folder / name)]
     _refuse_empty(path / "train", classes, files["train"])
     if not files["test"]:
-        raise UsageError(f"{path / 'test'} has no images in its class folders.")
+        raise UsageError(f"{test} has no images in its class folders.")
     return classes, files
+
+
+def _test_folder(path: Path) -> Path:
+    """Where the test images are: ImageNet and many sets laid out like it have labels for ``val`` alone."""
+    return path / "test" if (path / "test").is_dir() or not (path / "val").is_dir() else path / "val"
 
 
 def _own_splits(path: Path) -> tuple[list[str], _Files]:

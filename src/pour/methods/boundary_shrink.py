@@ -10,8 +10,9 @@ import torch.nn.functional as F
 
 from pour.errors import UsageError
 from pour.methods.contract import register
-from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy, forgotten_before, requested_classes
+from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy, requested_classes
 from pour.methods.teachers import frozen_copy
+from pour.models.history import forgotten_before
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 from pour.errors import UsageError
 from pour.methods.request import Need
@@ -62,17 +63,24 @@ class MethodInfo:
 
 _METHODS: dict[str, type[Method]] = {}
 _GROUP = "pour.methods"
+_BROKEN: set[EntryPoint] = set()
 MethodT = TypeVar("MethodT", bound=type[Method])
 
 
 def register(method: MethodT) -> MethodT:
     """Class decorator: make a method known by its ``name``."""
+    if not isinstance(method, type) or not issubclass(method, Method):
+        raise UsageError(f"A method is a subclass of pour.methods.Method, not {method!r}.")
     for attribute in ("name", "paper"):
         if not isinstance(getattr(method, attribute, None), str):
             raise UsageError(f"The method {method.__name__} has no {attribute}; set it as a class attribute.")
+    if odd := [need for need in method.needs if need not in get_args(Need)]:
+        known_needs = ", ".join(get_args(Need))
+        raise UsageError(f"The method {method.name} needs {odd[0]!r}, which no request has; it may need {known_needs}.")
     known = _METHODS.get(method.name)
-    if known is not None and known.__qualname__ != method.__qualname__:
-        raise UsageError(f"There is already a method {method.name!r}; choose another name.")
+    # Defining the same class again, as in a notebook, replaces it.
+    if known is not None and (known.__module__, known.__qualname__) != (method.__module__, method.__qualname__):
+        raise UsageError(f"There is already a method {method.name!r}, in {known.__module__}; choose another name.")
     _METHODS[method.name] = method
     return method
 
@@ -85,8 +93,18 @@ def _declared() -> tuple[EntryPoint, ...]:
 
 def _registry() -> dict[str, type[Method]]:
     for entry in _declared():
-        if entry.name not in _METHODS:
-            register(entry.load())
+        if entry.name not in _METHODS and entry not in _BROKEN:
+            try:
+                register(entry.load())
+            except Exception as error:
+                # One package that is broken must not cost the methods of all others.
+                _BROKEN.add(entry)
+                package = entry.dist.name if entry.dist is not None else "an installed package"
+                warnings.warn(
+                    f"The method {entry.name!r} of {package} is left out: {entry.value} cannot be taken for a method "
+                    f"({type(error).__name__}: {error}).",
+                    stacklevel=3,
+                )
     return _METHODS
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from pour.methods.contract import register
 from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy, requested_classes
 from pour.methods.teachers import frozen_copy
+from pour.models.history import forgotten_before
 from pour.models.output import scores_of
 from pour.models.tap import extract_features, to_unit
 
@@ -28,9 +29,10 @@ __all__ = ["Delete", "delete_target"]
 class Delete(ForgetOnlyMethod):
     """Distil the original's predictions on forget images, with the forgotten classes' share handed to the others.
 
-    The target is p = softmax over l_o(x) with the scores of the forgotten classes at minus infinity, without
-    temperature; the loss KL(p || softmax l_s(x)), averaged over the batch, over all parameters (defaults of DELETE's
-    code). On a very confident original p rests on tiny differences of scores, so the mean entropy of p is logged.
+    The target is p = softmax over l_o(x) with the scores of the forgotten classes, those of earlier requests among
+    them, at minus infinity, without temperature; the loss KL(p || softmax l_s(x)), averaged over the batch, over all
+    parameters (defaults of DELETE's code). On a very confident original p rests on tiny differences of scores, so the
+    mean entropy of p is logged.
     """
 
     name: ClassVar[str] = "delete"
@@ -38,7 +40,8 @@ class Delete(ForgetOnlyMethod):
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Distil the masked original into ``model``."""
-        classes = requested_classes(model, request)
+        # A class that was forgotten before is no answer either.
+        classes = tuple(sorted({*requested_classes(model, request), *forgotten_before(model)}))
         teacher = frozen_copy(model, run)
         seen = extract_features(teacher, request.forget.once(run), device=run.torch_device)
         target = delete_target(seen.scores, seen.labels, classes)

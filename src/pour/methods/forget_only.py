@@ -12,7 +12,7 @@ from pour.methods.iterative import IterativeMethod
 from pour.methods.request import Need
 from pour.models.classes import names_of_scores, resolve_classes
 from pour.models.head import find_head
-from pour.models.history import history, unwrap
+from pour.models.history import unwrap
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.tap import checked_batches, to_unit
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pour.methods.request import Granted
     from pour.training.run import Run
 
-__all__ = ["ForgetOnlyMethod", "forget_accuracy", "forgotten_before", "requested_classes"]
+__all__ = ["ForgetOnlyMethod", "forget_accuracy", "requested_classes"]
 
 
 @dataclass(kw_only=True)
@@ -48,11 +48,6 @@ def requested_classes(model: nn.Module, request: Granted) -> tuple[int, ...]:
     """The indices of the classes to forget."""
     num_classes = find_head(model).num_classes
     return resolve_classes(request.classes, num_classes=num_classes, class_names=names_of_scores(model, num_classes))
-
-
-def forgotten_before(model: nn.Module) -> frozenset[int]:
-    """The classes that earlier requests took from ``model``, and that nothing should teach it again."""
-    return frozenset(index for record in history(model) for index in record.classes)
 
 
 def forget_accuracy(

@@ -92,7 +92,8 @@ class OwnBatches:
             raise UsageError("A batch holds no image; leave empty batches out.")
         labels = labels.to(torch.int64)
         self._rule.check(labels)
-        return images, labels
+        # Whatever a model's precision, methods train it in float32.
+        return images.float() if images.is_floating_point() else images, labels
 
 
 class _SizedBatches(OwnBatches):

@@ -13,6 +13,7 @@ from pour.methods.forget_only import requested_classes
 from pour.methods.front import put_in_front
 from pour.methods.request import Need
 from pour.models.head import find_head
+from pour.models.history import forgotten_before
 from pour.models.projected import ForgottenLogit
 
 if TYPE_CHECKING:
@@ -46,5 +47,7 @@ class RandomDirection(Method):
         """Put the projector in front of the head."""
         classes = requested_classes(model, request)
         generator = torch.Generator().manual_seed(run.seed)
-        drawn = torch.randn(len(classes), find_head(model).num_features, generator=generator)
-        return put_in_front(model, Projector.from_directions(drawn), classes, self.forgotten_logit)
+        # A second request with the same seed must not draw the directions of the first again.
+        earlier = len(forgotten_before(model) - set(classes))
+        drawn = torch.randn(earlier + len(classes), find_head(model).num_features, generator=generator)
+        return put_in_front(model, Projector.from_directions(drawn[earlier:]), classes, self.forgotten_logit)

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from pour.methods.contract import register
-from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy, forgotten_before, requested_classes
+from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy, requested_classes
 from pour.models.head import find_head
+from pour.models.history import forgotten_before
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
 from pour.training.loop import classification_loss

@@ -60,6 +60,8 @@ class ForgetRequest:
     """How the original was trained, for retraining."""
     mirrors: bool = True
     """Whether a mirrored image still shows its class (not so for digits)."""
+    class_names: Sequence[str] | None = None
+    """What the labels of the images stand for, where that is known; a model that says otherwise is refused."""
 
     @classmethod
     def of(
@@ -74,6 +76,7 @@ class ForgetRequest:
             build=build,
             recipe=recipe,
             mirrors=splits.mirrors,
+            class_names=splits.classes,
         )
 
     @classmethod
@@ -89,6 +92,12 @@ class ForgetRequest:
     def pixelwise(self) -> bool:
         """Whether labels belong to pixels."""
         return isinstance(self.forget, Scenes)
+
+    @property
+    def channels(self) -> int | None:
+        """Channels of the images, where they are splits of ours."""
+        splits = (images for images in (self.forget, self.retain) if isinstance(images, ImageSplit))
+        return next((images.image_shape[2] for images in splits), None)
 
     def without(self, classes: Collection[int]) -> ForgetRequest:
         """The same request with no image of ``classes`` to retain or to validate on, where those are splits."""
@@ -126,7 +135,7 @@ class ForgetRequest:
             "retain": LabelRule("The images to retain", num_classes, never=wanted or frozenset(), unwanted=before),
             "validation": LabelRule("The validation images", num_classes, unwanted=before),
         }
-        return Granted(self, needs, name, rules)
+        return Granted(self if classes is None else replace(self, classes=tuple(classes)), needs, name, rules)
 
 
 _MEANING: dict[str, str] = {
@@ -150,7 +159,7 @@ class Granted:
 
     @property
     def classes(self) -> ClassRequest:
-        """The classes to forget."""
+        """The classes to forget; a method that :func:`pour.unlearn` calls gets their indices."""
         return self._request.classes
 
     @property

@@ -11,11 +11,11 @@ from torch import Tensor
 from pour.errors import UsageError
 from pour.methods.batches import InTurn, Relabelled
 from pour.methods.contract import register
-from pour.methods.forget_only import forgotten_before
 from pour.methods.iterative import IterativeMethod
 from pour.methods.optimizers import optimizer_for
 from pour.methods.request import Need
 from pour.models.head import find_head
+from pour.models.history import forgotten_before
 from pour.training.loop import BatchNormMode, as_epochs, classification_loss
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import torch
 
 from pour.errors import UsageError
 from pour.methods.contract import Method, get_method, list_methods
-from pour.methods.forget_only import forgotten_before
 from pour.methods.request import ForgetRequest
 from pour.models import history as cards
 from pour.models.classes import check_data, names_of_scores, resolve_classes
@@ -76,7 +75,6 @@ def request_of(
         recipe: the name of the recipe that the original was trained with, for retraining.
         seed: fixes the held-out images.
     """
-    check_data(model, channels=splits.train.whole.image_shape[2], names=splits.classes)
     build = None
     architecture = cards.architecture(model)
     if architecture is not None:
@@ -84,7 +82,7 @@ def request_of(
     if "validation" in method.needs and splits.validation is None:
         splits = splits.holdout(_HELD_OUT, seed)
     request = ForgetRequest.of(splits, build=build, recipe=None if recipe is None else get_recipe(recipe))
-    return request.without(forgotten_before(model))
+    return request.without(cards.forgotten_before(model))
 
 
 def unlearn(
@@ -141,18 +139,25 @@ def carry_out(
     model: nn.Module, request: ForgetRequest, method: Method, run: Run, *, head: str | None = None
 ) -> nn.Module:
     """:func:`unlearn` for a caller who has a method and a run; what the run has logged before stays out of it."""
+    if not isinstance(request, ForgetRequest):
+        raise UsageError(
+            f"A request is needed (pour.ForgetRequest), not a {type(request).__name__}; make one of splits with "
+            "pour.ForgetRequest.of(splits)."
+        )
     run = dataclasses.replace(run, history=[])
     for name, value in method.options().items():
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{name} of {method.name} must be a finite number, but is {value}.")
     original = cards.unwrap(model)
     found = find_head(original, head=head)
+    if request.class_names is not None:
+        check_data(original, channels=request.channels, names=request.class_names)
+    gone = cards.forgotten_before(original)
     names = names_of_scores(original, found.num_classes)
-    classes = resolve_classes(request.classes, num_classes=found.num_classes, class_names=names)
+    classes = resolve_classes(request.classes, num_classes=found.num_classes, class_names=names, already=sorted(gone))
     if request.pixelwise and not method.pixelwise:
         able = ", ".join(info.name for info in list_methods() if get_method(info.name).pixelwise)
         raise UsageError(f"{method.name} takes a label to an image, not to a pixel; on scenes use one of {able}.")
-    gone = forgotten_before(original)
     granted = request.without(gone).grant(
         method.needs, name=method.name, num_classes=found.num_classes, classes=classes, forgotten_before=gone
     )
@@ -161,16 +166,22 @@ def carry_out(
 
     started = time.perf_counter()
     known = len(cards.history(original))
-    work = copy_model(original)
-    if head is not None:
-        cards.set_head_name(work, head)
     # Images are float32, and so is everything that training adds up.
     dtype = _other_precision(original) if granted.images else None
-    with run.seeded():
+    # Whoever asks may be in the middle of an evaluation.
+    with run.seeded(), torch.inference_mode(mode=False), torch.enable_grad():
+        work = copy_model(original)
+        if head is not None:
+            cards.set_head_name(work, head)
         result = method(work if dtype is None else work.float(), granted, run)
+        if not isinstance(result, torch.nn.Module):
+            raise UsageError(f"{method.name} gave back a {type(result).__name__}; its __call__ must return the model.")
         if run.steps:
             check_sound(result.to(run.torch_device), granted.images[0].few(run).to(run.torch_device))
-    result.to(device=device_of(original), dtype=dtype).eval()
+        result.to(device=device_of(original), dtype=dtype).eval()
+        if all(parameter.is_contiguous() for parameter in original.parameters()):
+            # Training brings convolutions into another layout, in which other code may not read them.
+            result.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     if result is not work and not cards.history(result):
         cards.copy_card(work, result)
     if len(cards.history(result)) == known:

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from pour.errors import UsageError
 from pour.methods.batches import Together
 from pour.methods.contract import register
-from pour.methods.forget_only import forgotten_before, requested_classes
+from pour.methods.forget_only import requested_classes
 from pour.methods.iterative import IterativeMethod
 from pour.methods.optimizers import optimizer_for
 from pour.methods.request import Need
 from pour.methods.teachers import frozen_copy
 from pour.models.head import find_head
+from pour.models.history import forgotten_before
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
 from pour.training.loop import BatchNormMode, as_epochs, classification_loss

@@ -23,7 +23,7 @@ from pour.models.embedding import ProjectedEmbedding
 from pour.models.head import find_head
 from pour.models.projected import ForgottenLogit, ProjectedHead, projector_of_state
 from pour.models.registry import load_plain, rebuild
-from pour.models.state import digest, is_torch_file, load_into, read_state_dict, unreadable
+from pour.models.state import TORCH_SUFFIXES, digest, is_torch_file, load_into, read_state_dict, unreadable
 from pour.models.surgery import copy_model, swap_module
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ def save(
         Linear(in_features=4, out_features=3, bias=True)
     """
     target = Path(path)
+    check_ending(target)
     refuse_to_overwrite(target, overwrite=overwrite)
     model = cards.unwrap(model)
     state = _plain_state(model)
@@ -167,6 +168,15 @@ def save(
     return target
 
 
+def check_ending(path: Path) -> None:
+    """Raise for a name that other programs would take for one of PyTorch's own files."""
+    if path.suffix.lower() in TORCH_SUFFIXES:
+        raise UsageError(
+            f"Models are written as safetensors, not as {path.suffix}; call the file "
+            f"{path.with_suffix('.safetensors').name}."
+        )
+
+
 def load(
     path: str | os.PathLike[str], model: nn.Module | None = None, *, device: str | torch.device | None = None
 ) -> nn.Module:
@@ -177,7 +187,9 @@ def load(
 
     Args:
         path: The file.
-        model: A model of the same architecture, which is copied and not changed; needed if the file names none.
+        model: A model of the same architecture, which is copied and not changed; needed if the file names none. For a
+            file of a :class:`~pour.models.NormalizedModel` it may be the network inside, which then takes normalised
+            images as it did before.
         device: Where to put the model; by default where ``model`` is, else the CPU.
 
     Raises:
@@ -198,6 +210,8 @@ def load(
         state.update({name: state[kept] for name, kept in header.aliases.items() if kept in state})
         if digest(state) != header.digest:
             raise UsageError(f"{source} was altered after it was saved: its weights do not match its digest.")
+        if _is_wrapped(state) and not _is_wrapped(result.state_dict()):
+            header, state = _unwrapped(header, state)
         result = _with_projectors(result, header, state, str(source))
         load_into(result, state, source=str(source))
         cards.set_card(
@@ -208,6 +222,22 @@ def load(
             head=header.head,
         )
     return result.to(device).eval() if device is not None else result.eval()
+
+
+def _is_wrapped(state: Mapping[str, Tensor]) -> bool:
+    """Whether a state dict is that of a :class:`~pour.models.NormalizedModel`."""
+    return "normalize.mean" in state and all(name.startswith(("model.", "normalize.")) for name in state)
+
+
+def _unwrapped(header: Header, state: Mapping[str, Tensor]) -> tuple[Header, dict[str, Tensor]]:
+    """What belongs to the network inside a :class:`~pour.models.NormalizedModel`."""
+    inside = "model."
+    projections = tuple(
+        dataclasses.replace(entry, head=entry.head.removeprefix(inside)) for entry in header.projections
+    )
+    head = None if header.head is None else header.head.removeprefix(inside)
+    own = {name.removeprefix(inside): tensor for name, tensor in state.items() if name.startswith(inside)}
+    return dataclasses.replace(header, architecture=None, projections=projections, head=head), own
 
 
 def read_header(path: str | os.PathLike[str]) -> Header | None:

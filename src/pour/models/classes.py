@@ -114,17 +114,17 @@ def names_of_scores(model: nn.Module, num_classes: int) -> tuple[str, ...] | Non
     return names if names is not None and len(names) == num_classes else None
 
 
-def check_data(model: nn.Module, *, channels: int, names: Sequence[str]) -> None:
+def check_data(model: nn.Module, *, channels: int | None, names: Sequence[str]) -> None:
     """Raise where ``model`` says of itself that it is for other images or other classes.
 
     Args:
         model: any classifier; one that says nothing of itself is taken as it is.
-        channels: of the images.
+        channels: of the images, where that is known.
         names: the classes of the data; names that are mere numbers are not compared.
     """
     card = cards.architecture(model)
     wanted = None if card is None else card.options.get("in_channels")
-    if wanted is not None and wanted != channels:
+    if None not in (wanted, channels) and wanted != channels:
         raise UsageError(
             f"The model takes images of {wanted} channel{'s' * (wanted != 1)}, and these have {channels}; give the "
             "data that it was trained on."

@@ -102,8 +102,8 @@ def forget(
     names = names_of_scores(model, found.num_classes)
     indices: tuple[int, ...] = ()
     if classes is not None:
-        already = before.forgotten if before is not None else ()
-        indices = resolve_classes(classes, num_classes=found.num_classes, class_names=names, already=already)
+        already = cards.forgotten_before(model) | set(before.forgotten if before is not None else ())
+        indices = resolve_classes(classes, num_classes=found.num_classes, class_names=names, already=sorted(already))
 
     projector: Projector | Eraser
     if directions is None and direction in get_args(RowDirection):
@@ -257,9 +257,10 @@ def _rows(head: Head, indices: tuple[int, ...]) -> Tensor:
 def _means(model: nn.Module, head: Head, indices: tuple[int, ...], data: Iterable[Any], *, centered: bool) -> Tensor:
     fitter = ProjectorFitter(classes=list(indices), centered=centered)
     place = device_of(model)
+    seen: set[int] = set()
     with evaluating(model), torch.inference_mode(), tap_features(model, head) as tap:
         for images, labels in checked_batches(data):
-            model(to_unit(images.to(place)))
+            model(to_unit(images.to(place)).to(head.weight.dtype))
             # The encoder's own features: an earlier projector must not bend the direction of a later request.
             features = tap.raw.movedim(head.dim, -1)
             if labels.ndim == 1 and features.ndim > 2:
@@ -270,9 +271,14 @@ def _means(model: nn.Module, head: Head, indices: tuple[int, ...], data: Iterabl
                     "give one label per image, or one per position."
                 )
             fitter.update(features, labels.to(place))
+            seen.update(torch.unique(labels).tolist())
     missing = [index for index, count in zip(indices, fitter.counts.tolist(), strict=True) if not count]
     if missing:
         raise UsageError(f"data= holds no image of class {missing[0]}; its mean needs at least one.")
+    if centered and len(seen) < 2:
+        raise UsageError(
+            'direction="centered-means" needs images of all classes, and data= holds one alone; take direction="means".'
+        )
     return fitter.directions
 
 

@@ -130,6 +130,8 @@ def _checked(model: nn.Module, name: str) -> Head:
 
 
 def _named(model: nn.Module, name: str) -> str:
+    if not isinstance(name, str):
+        raise UsageError(f"head= is the dotted name of a layer, such as 'fc', not a {type(name).__name__}.")
     modules = dict(model.named_modules())
     if name not in modules:
         # It may have been read off a model inside a compiling or parallel wrapper.

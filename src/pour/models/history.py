@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from pour._version import __version__
@@ -114,6 +115,8 @@ def unwrap(model: nn.Module) -> nn.Module:
     """The network inside ``torch.compile``'s or a parallel wrapper."""
     if not isinstance(model, nn.Module):
         raise UsageError(f"A model is needed (nn.Module), not a {type(model).__name__}; pour.load opens a file of one.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UsageError("The model is a TorchScript module, which cannot be changed; give the nn.Module it came from.")
     parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     while True:
         inner = model.module if isinstance(model, parallel) else model._modules.get("_orig_mod")
@@ -143,6 +146,11 @@ def history(model: nn.Module) -> list[Record]:
         []
     """
     return list(_card(model).history)
+
+
+def forgotten_before(model: nn.Module) -> frozenset[int]:
+    """The classes that earlier requests took from ``model``, and that nothing should teach it again."""
+    return frozenset(index for record in _card(model).history for index in record.classes)
 
 
 def add_record(model: nn.Module, record: Record) -> None:

@@ -122,13 +122,34 @@ class ProjectedHead(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The head's own weight, not folded."""
-        return self.head.weight
+        """``W P``, for a model that computes its scores from the weight instead of calling its head."""
+        own = self.head.weight
+        folded = self.projector.fold(own.flatten(1).to(self._precise)).to(own.dtype)
+        if self._replaced:
+            folded = folded.masked_fill(self.forgotten_mask.view(-1, 1), 0)
+        return folded.view_as(own)
 
     @property
     def bias(self) -> Tensor | None:
-        """The head's own bias."""
-        return self.head.bias
+        """The bias that goes with it; None where there is nothing to add."""
+        bias = self.head.bias
+        if isinstance(self.projector, Eraser):
+            offset = self.projector.offset(self.head.weight.flatten(1).to(self._precise)).to(self.head.weight.dtype)
+            bias = offset if bias is None else bias + offset
+        if not self._replaced:
+            return bias
+        given = self.head.weight.new_zeros(self.out_features) if bias is None else bias
+        value = 0.0 if self.forgotten_logit == "zero" else masked_score(given.dtype)
+        return given.masked_fill(self.forgotten_mask.view(-1), value)
+
+    @property
+    def _precise(self) -> torch.dtype:
+        return next(self.projector.buffers()).dtype
+
+    @property
+    def _replaced(self) -> bool:
+        """Whether forgotten classes have another score than ``W P z + b``."""
+        return self.forgotten_logit != "keep" and bool(self.forgotten)
 
     @property
     def in_features(self) -> int:
@@ -143,7 +164,7 @@ class ProjectedHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Scores of ``features`` without the forgotten directions."""
         scores: Tensor = self.head(self.projector(features, dim=self.dim))
-        if self.forgotten_logit == "keep" or not self.forgotten:
+        if not self._replaced:
             return scores
         value = 0.0 if self.forgotten_logit == "zero" else masked_score(scores.dtype)
         return scores.masked_fill(self.forgotten_mask, value)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["digest", "load_into", "read_state_dict"]
 
-_TORCH_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".tar"}
+TORCH_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".tar"}
 _NESTED_KEYS = ("state_dict", "model_state_dict", "model")
 _WRAPPER_PREFIXES = ("module.", "_orig_mod.")
 _SHOWN = 3
@@ -28,7 +28,9 @@ _SHOWN = 3
 
 def tensor_digest(tensor: Tensor) -> str:
     """SHA-256 of a tensor's bytes in row-major order."""
+    # One number with an odd stride counts as contiguous, and cannot be viewed as bytes.
     flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)
     return hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()
 
 
@@ -70,7 +72,7 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 def is_torch_file(path: Path) -> bool:
     """Whether PyTorch must read the file: by its ending, unless it starts as safetensors do (a length, then JSON)."""
-    if path.suffix.lower() not in _TORCH_SUFFIXES:
+    if path.suffix.lower() not in TORCH_SUFFIXES:
         return False
     with path.open("rb") as file:
         return file.read(9)[8:] != b"{"

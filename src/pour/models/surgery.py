@@ -20,13 +20,30 @@ def copy_model(model: ModuleT) -> ModuleT:
     """A deep copy, with a sentence where PyTorch cannot make one."""
     try:
         return copy.deepcopy(model)
-    except RuntimeError as error:
-        if "deepcopy" not in str(error):
+    except (RuntimeError, TypeError) as error:
+        if not any(word in str(error) for word in ("deepcopy", "pickle")):
             raise
-        raise UsageError(
-            "The model cannot be copied because some weights are computed by the old torch.nn.utils.weight_norm; "
-            "remove it, or use torch.nn.utils.parametrizations.weight_norm."
-        ) from error
+        raise UsageError(f"The model cannot be copied because {_uncopied(model)}") from error
+
+
+def _uncopied(model: nn.Module) -> str:
+    """What of the model Python cannot copy, and what to do about it."""
+    for name, module in model.named_modules():
+        place = f"{name}." if name else ""
+        old = [attribute[:-2] for attribute in module._parameters if attribute.endswith("_g")]
+        for attribute, value in vars(module).items():
+            if attribute in old:
+                return (
+                    f"{place}{attribute} is computed by the old torch.nn.utils.weight_norm; remove it, or use "
+                    "torch.nn.utils.parametrizations.weight_norm."
+                )
+            if attribute.startswith("_"):
+                continue
+            try:
+                copy.deepcopy(value)
+            except (RuntimeError, TypeError):
+                return f"its attribute {place}{attribute} cannot; set it to None or detach it first."
+    return "something that it holds cannot; remove what is no parameter, buffer or plain value."
 
 
 def in_float32(model: ModuleT) -> ModuleT:

@@ -57,8 +57,9 @@ class Tap:
     def _got(self, tensor: Tensor | None) -> Tensor:
         if tensor is None:
             raise PourError(
-                f"The head {self.head.name!r} has not run since it was tapped; call the model first "
-                "(uncompiled: a compiled model does not run hooks)."
+                f"The head {self.head.name!r} has not run since it was tapped; call the model first (uncompiled: a "
+                "compiled model does not run hooks). A model that computes its scores from the head's weight, without "
+                "calling the head, cannot be tapped."
             )
         return tensor
 

@@ -215,10 +215,12 @@ def _run_epochs(
 ) -> None:
     last_save = started = time.perf_counter()
     before = log.seconds
+    # A method that trains in rounds has a run of each: what is dropped must not be the same in all of them.
+    salt = [run.steps] if run.steps else []
     for number in range(done // len(epochs), -(-total // len(epochs))):
         epoch_started = time.perf_counter()
         # Dropout and its like must not depend on where a run was interrupted.
-        torch.manual_seed(int(np.random.SeedSequence([run.seed, number]).generate_state(1)[0]))
+        torch.manual_seed(int(np.random.SeedSequence([run.seed, number, *salt]).generate_state(1)[0]))
         for batch in epochs.epoch(number):
             if done == total:
                 break
@@ -308,7 +310,8 @@ class EpochsOf:
             len(batches)  # type: ignore[arg-type]
         except TypeError:
             raise UsageError(
-                "Training needs batches with a length, such as a DataLoader or a list, not a bare iterator."
+                "Training needs batches with a length, such as a list, or a DataLoader whose dataset has one; what was "
+                "given is a stream."
             ) from None
         self._batches = batches
         self._seed = seed
