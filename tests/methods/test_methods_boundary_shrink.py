@@ -70,6 +70,36 @@ def test_the_loss_is_cross_entropy_to_the_attacked_images_class() -> None:
     assert losses(result) == pytest.approx(expected, rel=1e-5)
 
 
+def two_and_a_third() -> nn.Module:
+    """Light images are 1 (10 m - 1, m their mean), dark ones 2 (4 - 10 m); 3 scores 1 on all, and 0 nothing."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 4)).eval()
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([0.0, 10.0, -10.0, 0.0])[:, None].expand(4, 36) / 36)
+        model[1].bias.copy_(torch.tensor([0.0, -1.0, 4.0, 1.0]))
+    return model
+
+
+LIGHT = (torch.full((3, 1, 6, 6), 0.6), torch.full((3,), 1))
+DARK = (torch.full((3, 1, 6, 6), 0.1), torch.full((3,), 2))
+
+
+def test_of_two_classes_none_is_taught_as_the_other() -> None:
+    model, request = two_and_a_third(), small_request(classes=[1, 2], forget=[LIGHT, DARK])
+    assert [int(model(attack(model, *batch, epsilon=0.5))[0].argmax()) for batch in (LIGHT, DARK)] == [2, 1]
+    result = unlearn(model, "boundary-shrink", request, lr=NOTHING, epochs=1, epsilon=0.5)
+    expected = [cross_entropy(model, (images, torch.full((3,), 3))) for images, _ in (LIGHT, DARK)]
+    assert losses(result) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("first", "second"), [(LIGHT, DARK), (DARK, LIGHT)])
+def test_a_class_forgotten_before_is_not_taught_again(first: Batch, second: Batch) -> None:
+    model = start = two_and_a_third()
+    for batch in (first, second):
+        request = small_request(classes=[int(batch[1][0])], forget=[batch])
+        model = unlearn(model, "boundary-shrink", request, lr=NOTHING, epochs=1, epsilon=0.5)
+    assert losses(model) == pytest.approx([cross_entropy(start, (second[0], torch.full((3,), 3)))], rel=1e-5)
+
+
 def test_the_original_is_attacked_not_the_student() -> None:
     """The labels of the last epoch are those of the first, although the student has moved far."""
     run = Run(device="cpu", progress=False)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_requests import CLASSES, FORGET, FORGOTTEN, NOTHING, kl, losses, small_request, tiny_net, unlearn
+from small_requests import CLASSES, FORGET, FORGOTTEN, NOTHING, batches, kl, losses, small_request, tiny_net, unlearn
 
 from pour.methods import Delete
 from pour.methods.delete import delete_target
@@ -41,6 +41,24 @@ def test_the_loss_is_kl_from_the_target_to_the_student() -> None:
         scores = model(images)
         masked = scores.detach().clone()
         masked[torch.arange(len(labels)), labels] = -40.0
+        assert loss == pytest.approx(kl(masked, scores).mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_no_forgotten_class_is_an_answer(together: bool) -> None:
+    """Neither of two that go together, nor one that an earlier request took."""
+    model = tiny_net()
+    if together:
+        forget = batches(2, 4, (1, FORGOTTEN), seed=1)
+        result = unlearn(model, "delete", small_request(classes=[1, FORGOTTEN], forget=forget), lr=NOTHING, epochs=1)
+    else:
+        forget = FORGET
+        first = small_request(classes=[1], forget=batches(2, 4, (1,), seed=1))
+        result = unlearn(unlearn(model, "delete", first, lr=NOTHING, epochs=1), "delete", lr=NOTHING, epochs=1)
+    for loss, (images, _) in zip(losses(result), forget, strict=True):
+        scores = model(images)
+        masked = scores.detach().clone()
+        masked[:, [1, FORGOTTEN]] = -40.0
         assert loss == pytest.approx(kl(masked, scores).mean(), rel=1e-4)
 
 

@@ -89,6 +89,19 @@ def test_three_optimisers_keep_their_own_momentum(monkeypatch: pytest.MonkeyPatc
     assert all("momentum_buffer" in state for optimizer in made for state in optimizer.state.values())
 
 
+def test_a_contrastive_step_holds_the_retained_scores_still() -> None:
+    model, lr = tiny_net(), 0.1
+    still = {"lr": NOTHING, "flatten_lr": NOTHING, "weight_decay": 0.0, "momentum": 0.0, "batch_norm": "frozen"}
+    request = small_request(forget=FORGET[:1], retain=RETAIN[:1])
+    result = unlearn(model, "fcs", request, epochs=1, contrast_lr=lr, temperature=1.15, **still)
+    others = torch.tensor(model(RETAIN[0][0]).tolist())
+    similarity = model(FORGET[0][0]) @ others.T / 1.15
+    loss = (similarity.exp().sum(dim=1, keepdim=True).log() - similarity).mean()
+    for name, parameter in model.named_parameters():
+        expected = parameter - lr * torch.autograd.grad(loss, parameter, retain_graph=True)[0]
+        torch.testing.assert_close(result.get_parameter(name), expected, rtol=1e-4, atol=1e-6)
+
+
 def test_the_contrastive_rate_falls_along_a_cosine() -> None:
     assert fcs.cosine(3e-4, 0.0) == pytest.approx(3e-4)
     assert fcs.cosine(3e-4, 0.5) == pytest.approx((3e-4 + 1e-6) / 2)

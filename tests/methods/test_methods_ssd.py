@@ -60,6 +60,22 @@ def test_importance_depends_on_the_batch_size() -> None:
     assert float(single["5.weight"].sum()) > 2 * float(whole["5.weight"].sum())
 
 
+def test_forget_images_count_among_all_data() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 4)).eval()
+
+    def importance_by_hand(*parts: tuple[Tensor, Tensor]) -> np.ndarray:
+        """Of one batch."""
+        images, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        error = model(images).softmax(dim=1).detach().double().numpy() - np.eye(4)[labels.numpy()]
+        return np.asarray((error.T @ images.flatten(1).double().numpy() / len(labels)) ** 2)
+
+    result = unlearn(model, "ssd", small_request(forget=FORGET[:1], retain=RETAIN[:1]), selection=1.0)
+    gone, everything = importance_by_hand(FORGET[0]), importance_by_hand(FORGET[0], RETAIN[0])
+    expected = model[1].weight.detach().double().numpy() * np.minimum(everything / gone, 1)
+    np.testing.assert_allclose(result[1].weight.detach().numpy(), expected, rtol=1e-3, atol=1e-7)  # type: ignore[index, union-attr]
+
+
 def test_batch_norm_statistics_stay_and_its_weights_may_shrink() -> None:
     model = tiny_net()
     result = unlearn(model, "ssd", small_request(), selection=0.1)

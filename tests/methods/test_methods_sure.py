@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_requests import FORGET, RETAIN, VALIDATION, tiny_net, unlearn
+from small_requests import FORGET, NOTHING, RETAIN, VALIDATION, tiny_net, unlearn
 
 import pour.methods.sure as sure
 from pour.errors import UsageError
@@ -32,6 +32,19 @@ def test_the_reversal_rises_from_nothing() -> None:
     assert values[0] == 0
     assert values == sorted(values)
     assert values[-1] == pytest.approx(1, abs=1e-4)
+
+
+def test_the_reversal_rises_over_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights: list[float] = []
+
+    def watch(features: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        weights.append(float(weight))
+        return reverse_gradient(features, weight)
+
+    monkeypatch.setattr(sure, "reverse_gradient", watch)
+    unlearn(tiny_net(), "sure", epochs=2, lr=NOTHING, strength=0.7)
+    share = np.arange(2 * len(RETAIN)) / (2 * len(RETAIN))
+    assert weights == pytest.approx(0.7 * (2 / (1 + np.exp(-10 * share)) - 1))
 
 
 def test_a_step_fools_the_domain_classifier_while_that_learns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_requests import RETAIN, losses, small_request, tiny_net, unlearn
+from small_requests import CLASSES, NOTHING, RETAIN, batches, losses, small_request, tiny_net, unlearn
 from torch import nn
 
 import pour.methods.unsir as unsir
@@ -66,6 +67,34 @@ def test_the_noise_is_what_the_network_is_surest_not_to_be_the_class(
 def test_the_penalty_keeps_the_noise_near_mid_grey(noise: Callable[[float], tuple[Tensor, Tensor]]) -> None:
     sizes = [(noise(shrinkage)[0] - 0.5).square().mean() for shrinkage in (1e-4, 0.1)]
     assert sizes[1] < 0.5 * sizes[0]
+
+
+def test_the_penalty_is_a_tenth_of_the_squares_sum() -> None:
+    model = tiny_net()
+    with torch.no_grad():
+        for parameter in model[-1].parameters():  # type: ignore[index, union-attr]
+            parameter.zero_()
+    # Every class is as likely, and the noise begins with 36 pixels of variance one.
+    first = losses(unlearn(model, "unsir"))[0]
+    assert first == pytest.approx(0.1 * 36 - np.log(CLASSES), abs=0.1)
+
+
+def test_noise_and_retained_images_meet_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    class Watched(unsir._NoiseBatches):
+        def __init__(self, images: Tensor, labels: Tensor, size: int, *rest: Any) -> None:
+            sizes.append(size)
+            super().__init__(images, labels, size, *rest)
+
+    monkeypatch.setattr(unsir, "_NoiseBatches", Watched)
+    options: dict[str, Any] = {"batch_size": 8, "noise_batches": 3, "per_class": 4, "lr": NOTHING, "repair_lr": NOTHING}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        once = unlearn(tiny_net(), "unsir", **options)
+        unlearn(once, "unsir", small_request(classes=[1], retain=batches(3, 6, (0, 3), seed=2)), **options)
+    # 24 of noise to 4 of each of three classes; at the second request to 4 of each of two.
+    assert sizes == [round(8 * 24 / 36), round(8 * 24 / 32)]
 
 
 def test_impairs_and_then_repairs() -> None:
