@@ -1,0 +1,107 @@
+"""Whether a forgotten class comes back when BatchNorm's statistics are taken anew from retained images.
+
+Methods that see forget images alone freeze those statistics and fit the network to them. Whoever recalibrates the
+result, as is common before a network is quantised, averaged or moved to other images, replaces what it was fitted to:
+no gradient, no label and no image of the class is needed. Each row is a network before and after, on test images.
+
+    python benchmarks/recalibration.py ORIGINAL --retrained FILE --data cifar10 --forget airplane --json FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+import pour
+from pour._circumstances import circumstances
+from pour._files import write_text
+from pour.data.splits import Splits
+from pour.methods import request_of
+from pour.methods.unlearning import make_method
+from pour.metrics import split_accuracy
+from pour.models.surgery import copy_model
+from pour.models.tap import extract_features, to_unit
+from pour.training import Run
+from pour.training.classifier import evaluation_loader
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("original", type=Path)
+    parser.add_argument("--retrained", type=Path)
+    parser.add_argument("--data", default="digits")
+    parser.add_argument("--forget", default="3")
+    parser.add_argument("--methods", default="masked-head,pour-p,pour-d,delete")
+    parser.add_argument("--images", type=int, default=5000, help="retained training images to take the statistics from")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    splits = Splits.of(pour.load_dataset(args.data), [args.forget])
+    run = Run(seed=args.seed, device=args.device, progress=False)
+    original = pour.load(args.original)
+    networks = {"original": original}
+    if args.retrained is not None:
+        networks["retrained"] = pour.load(args.retrained)
+    for name in args.methods.split(","):
+        method = make_method(name)
+        request = request_of(splits, method, original, seed=args.seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            networks[name] = pour.unlearn(
+                original, request, method=method, seed=args.seed, device=args.device, progress=False
+            )
+    rows: list[dict[str, Any]] = []
+    print(f"{'network':<14}{'Acc_r':>8}{'Acc_f':>8}   recalibrated {'Acc_r':>8}{'Acc_f':>8}")
+    for name, network in networks.items():
+        before, after = (
+            accuracies(model, splits, run) for model in (network, recalibrated(network, splits, args, run))
+        )
+        rows.append({"network": name, "before": before, "after": after})
+        print(
+            f"{name:<14}{before['acc_r']:>8.2%}{before['acc_f']:>8.2%}{'':>16}"
+            f"{after['acc_r']:>8.2%}{after['acc_f']:>8.2%}",
+            flush=True,
+        )
+    if args.json is not None:
+        facts = circumstances(run.torch_device, run.precision)
+        facts["command"] = shlex.join(["python", "benchmarks/recalibration.py", *sys.argv[1:]])
+        described = {"data": args.data, "forget": args.forget, "images": args.images, "seed": args.seed, **facts}
+        write_text(args.json, json.dumps({**described, "rows": rows}, indent=1) + "\n")
+
+
+@torch.no_grad()
+def recalibrated(network: nn.Module, splits: Splits, args: argparse.Namespace, run: Run) -> nn.Module:
+    """The same weights with the statistics that a random sample of retained training images has."""
+    result = copy_model(network).to(run.torch_device).eval()
+    layers = [module for module in result.modules() if isinstance(module, _BatchNorm)]
+    for layer in layers:
+        layer.reset_running_stats()
+        # The plain mean over all batches.
+        layer.momentum = None
+        layer.train()
+    order = torch.randperm(len(splits.retain_train), generator=torch.Generator().manual_seed(args.seed))
+    sample = splits.retain_train.take(order[: args.images].numpy())
+    for images, _ in evaluation_loader(sample, run):
+        result(to_unit(images.to(run.torch_device)))
+    return result.eval()
+
+
+def accuracies(network: nn.Module, splits: Splits, run: Run) -> dict[str, float]:
+    """On test images of the retained and of the forgotten classes."""
+    seen = extract_features(network, evaluation_loader(splits.test.whole, run), device=run.torch_device)
+    found = split_accuracy(seen.scores, seen.labels, classes=list(splits.forgotten))
+    return {"acc_r": float(found["retain"]), "acc_f": float(found["forget"])}
+
+
+if __name__ == "__main__":
+    main()
