@@ -289,6 +289,10 @@ def test_options_without_an_effect_on_own_batches_are_told_and_not_recorded() ->
     split = ImageSplit(np.zeros((6, 6, 6, 1), np.uint8), np.full(6, 2))
     plain = unlearn(tiny_net(), "delete", small_request(forget=split), steps=1, batch_size=3)
     assert pour.history(plain)[-1].options["batch_size"] == 3
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="batch_size has no effect")
+        regrouped = unlearn(tiny_net(), "unsir", batch_size=3)
+    assert pour.history(regrouped)[-1].options["batch_size"] == 3, "it makes batches of its own"
 
 
 def test_weights_in_several_precisions_are_told() -> None:

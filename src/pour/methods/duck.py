@@ -57,6 +57,7 @@ class Duck(IterativeMethod):
     paper: ClassVar[str] = "DUCK (Cotogni et al., 2023)"
     needs: ClassVar[tuple[Need, ...]] = ("forget", "retain")
     cost: ClassVar[str] = "41 steps for each forget batch, often one epoch; 2 epochs on retained images"
+    regroups: ClassVar[bool] = True
     rate_options: ClassVar[tuple[str, ...]] = ("lr", "repair_lr")
     length_option: ClassVar[str | None] = "retain_batches"
 

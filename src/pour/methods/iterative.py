@@ -32,6 +32,8 @@ class IterativeMethod(Method):
     """The options that are learning rates; tuning scales them together."""
     length_option: ClassVar[str | None] = None
     """The option that decides how long a run is; None means epochs or steps, whichever is set."""
+    regroups: ClassVar[bool] = False
+    """Whether its batch size counts for the user's own batches too, because it makes others of them."""
 
     lr: float | None = 1e-4
     """The highest learning rate."""

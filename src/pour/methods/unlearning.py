@@ -14,6 +14,7 @@ import torch
 
 from pour.errors import UsageError
 from pour.methods.contract import Method, get_method, list_methods
+from pour.methods.iterative import IterativeMethod
 from pour.methods.request import ForgetRequest
 from pour.models import history as cards
 from pour.models.classes import check_data, names_of_scores, resolve_classes
@@ -208,7 +209,8 @@ def _unused(method: Method, granted: Granted) -> dict[str, None]:
     if not granted.images or not all(images.own for images in granted.images):
         return {}
     default = {field.name: field.default for field in dataclasses.fields(method)}
-    found = [name for name in _OF_SPLITS if name in default]
+    regroups = isinstance(method, IterativeMethod) and method.regroups
+    found = [name for name in _OF_SPLITS if name in default and not (regroups and name == "batch_size")]
     for name in found:
         if getattr(method, name) != default[name]:
             warnings.warn(

@@ -54,6 +54,7 @@ class Unsir(IterativeMethod):
     paper: ClassVar[str] = "UNSIR (Tarun et al., TNNLS 2023)"
     needs: ClassVar[tuple[Need, ...]] = ("retain",)
     cost: ClassVar[str] = "2 epochs on up to 1000 retained images of each class"
+    regroups: ClassVar[bool] = True
     rate_options: ClassVar[tuple[str, ...]] = ("lr", "repair_lr")
 
     per_class: int = 1000
