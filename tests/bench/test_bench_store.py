@@ -102,6 +102,17 @@ def test_cells_of_different_precision_or_options_are_told() -> None:
         check_unmixed([made_up(GRID, "pour-p"), replace(later, setup=setup)])
 
 
+def test_an_import_that_does_not_fit_is_for_another_folder(tmp_path: Path) -> None:
+    later = made_up(GRID, "pour-p", seed=1)
+    setup = {**later.setup, "options": {**later.setup["options"], "direction": "scores"}}
+    keep(tmp_path / "here", GRID, replace(later, setup=setup))
+    export_store(tmp_path / "here", tmp_path / "cells.tar")
+    keep(tmp_path / "there", GRID, made_up(GRID, "pour-p"))
+    with pytest.raises(UsageError, match=r"pour-p have different options; .* so give another folder for them\.$"):
+        import_store(tmp_path / "cells.tar", tmp_path / "there")
+    assert len(read_store(tmp_path / "there")) == 1
+
+
 def test_cells_that_differ_are_named_with_what_makes_them_anew() -> None:
     cells = [made_up(GRID, row, seed=seed) for row in ("pour-p", "delete-tuned") for seed in (0, 1)]
     stale = replace(cells[0], models={**cells[0].models, "original": "somebody else's"})

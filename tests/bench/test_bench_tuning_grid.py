@@ -90,7 +90,7 @@ def test_batch_norm_may_train_in_a_folder_of_its_own(tmp_path: Path, monkeypatch
     assert taken.options["batch_norm"] == "train", "a grid takes what was tuned"
     (tmp_path / "training" / "finetune-benchmark" / "result.json").unlink()
     before = sorted((tmp_path / "training").rglob("*"))
-    with pytest.raises(UsageError, match=r"another batch_norm \(train, not frozen\); give another folder"):
+    with pytest.raises(UsageError, match=r"another batch norm \(train, not frozen\); give another folder"):
         tune_experiment(grid, tmp_path / "training", device="cpu", progress=False)
     assert sorted((tmp_path / "training").rglob("*")) == before
     with pytest.raises(UsageError, match="batch_norm must be frozen or train, but is 'eval'"):

@@ -300,24 +300,3 @@ def test_all_but_one_class_are_never_forgotten_one_after_the_other() -> None:
 def test_something_else_than_a_request_is_told(digits_splits: Splits) -> None:
     with pytest.raises(UsageError, match=r"not a Splits; make one of splits with pour.ForgetRequest.of"):
         pour.unlearn(tiny_net(), digits_splits, device="cpu")  # type: ignore[arg-type]
-
-
-def test_delete_hands_nothing_to_a_class_forgotten_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    import pour.methods.delete as module
-
-    targets: list[torch.Tensor] = []
-    real = module.delete_target
-
-    def spy(*arguments: Any) -> torch.Tensor:
-        targets.append(real(*arguments))
-        return targets[-1]
-
-    monkeypatch.setattr(module, "delete_target", spy)
-    first = pour.unlearn(tiny_net(), ForgetRequest(classes=[1]), method="masked-head", device="cpu", progress=False)
-    # As after a method that masks no score.
-    with torch.no_grad():
-        first[-1].weight.normal_(generator=torch.Generator().manual_seed(0))
-        first[-1].bias.zero_()
-    pour.unlearn(first, small_request(), method="delete", steps=1, device="cpu", progress=False)
-    assert len(targets) >= 2
-    assert all(bool((target[:, [1, 2]] == 0).all()) and bool((target[:, [0, 3]] > 0).all()) for target in targets)

@@ -21,7 +21,6 @@ from pour.auditing.report import AuditedData, AuditedModel, AuditReport
 from pour.auditing.sharing import same_encoder
 from pour.auditing.similarity import rus_reading, similarities
 from pour.errors import DivergenceError
-from pour.metrics.accuracy import split_accuracy
 from pour.metrics.predictions import answer_distance
 from pour.models.history import architecture, forgotten_before, history
 from pour.training.run import Precision, Run
@@ -102,8 +101,7 @@ class Auditor:
                 measurer.notes.append(_FROZEN)
             views: tuple[View, ...] = ("features", "raw") if tapped["unlearned"].projected else ("features",)
             collapse: dict[str, dict[str, float]] = {}
-            self._scores(tapped, measurer, book)
-            measurer.notes.extend(self._doubts(tapped))
+            measurer.notes.extend(self._doubts(self._scores(tapped, measurer, book)))
             self._similarities(compared, views, book, memory)
             for role, model in compared.items():
                 collapse[role] = self._alone(model, views, measurer, book, memory)
@@ -147,14 +145,11 @@ class Auditor:
             notes=tuple(measurer.notes),
         )
 
-    def _doubts(self, tapped: Mapping[Role, Tapped]) -> Iterator[str]:
+    def _doubts(self, readings: Mapping[Role, Mapping[str, Reading]]) -> Iterator[str]:
         """What speaks against the models' being what they were given as."""
-        for role, model in tapped.items():
-            if not role.startswith("retrained"):
-                continue
-            seen = model.splits["train"]
-            known = float(split_accuracy(seen.scores, seen.labels, classes=model.forgotten)["forget"])
-            if known > 1 / self.splits.num_classes:
+        for role, found in readings.items():
+            known = found["acc_tf"].value
+            if role.startswith("retrained") and known > 1 / self.splits.num_classes:
                 yield (
                     f"the {role} model recognises {known:.1%} of the forgotten training images, so it seems to have "
                     "been trained on them, and verdicts against it mean nothing"
@@ -197,7 +192,9 @@ class Auditor:
             projected=tapped.projected,
         )
 
-    def _scores(self, tapped: Mapping[Role, Tapped], measurer: Measurer, book: LineBook) -> None:
+    def _scores(
+        self, tapped: Mapping[Role, Tapped], measurer: Measurer, book: LineBook
+    ) -> dict[Role, dict[str, Reading]]:
         readings = {role: measurer.scores(model) for role, model in tapped.items()}
         for role, found in readings.items():
             accuracies = {name: reading for name, reading in found.items() if name.startswith("acc_")}
@@ -217,6 +214,7 @@ class Auditor:
                 # Nothing can be too close to the retrained model.
                 reading = replace(apart, low=0.0) if role == "retrained_second" else apart
                 book.add("scores", role, {f"answers_r{suffix}": reading})
+        return readings
 
     def _alone(
         self, tapped: Tapped, views: tuple[View, ...], measurer: Measurer, book: LineBook, memory: MeasureCache

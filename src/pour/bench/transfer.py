@@ -89,16 +89,8 @@ def import_store(tar: str | Path, out: str | Path, *, overwrite: bool = False, e
             f"{len(clashes)} cells of {source} differ from those in {folder}, {clashes[0]} among them; pass "
             "overwrite=True (--overwrite) to replace them, or give another folder."
         )
-    try:
-        check_unmixed([*{**known, **{cell.key: cell for cell in fresh.values()}}.values()])
-    except UsageError as error:
-        if not known:
-            raise
-        why = str(error).partition(";")[0].rstrip(".")
-        raise UsageError(
-            f"The cells of {source} cannot stand beside those in {folder}: {why[0].lower()}{why[1:]}. Give another "
-            "folder."
-        ) from error
+    together = {**known, **{cell.key: cell for cell in fresh.values()}}
+    check_unmixed(together.values(), remedy="give another folder for them" if known else None)
     if EXPERIMENT_FILE in texts and read_experiment(folder) is None:
         write_text(folder / EXPERIMENT_FILE, texts[EXPERIMENT_FILE])
     for name in fresh:

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
-
 from pour._files import write_text
 from pour._progress import ProgressBar
 from pour.bench.choosing import Trial, beyond, choose, relative_change
@@ -256,7 +254,7 @@ class _Data:
             )
         request = ForgetRequest.of(held)
         # A setting that brings back what was forgotten before must gain nothing by it.
-        retain = judged.retain.take(np.flatnonzero(~np.isin(judged.retain.labels, list(gone))))
+        retain = judged.retain.without(gone)
         if rule == "benchmark":
             return cls(request, judged.forget, retain)
         request.forget = splits.forget_train

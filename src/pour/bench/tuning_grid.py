@@ -177,10 +177,7 @@ def _refuse_other_mode(folder: Path, batch_norm: BatchNormMode) -> None:
         except (OSError, ValueError, KeyError, TypeError):
             # No trial, or one that cannot be read and is tried again.
             continue
-        if mode != batch_norm:
-            raise UsageError(
-                f"{folder} holds trials with another batch_norm ({mode}, not {batch_norm}); give another folder."
-            )
+        refuse_other(folder, {"name": path.parent.name, "batch_norm": mode}, {"batch_norm": batch_norm})
 
 
 def _reported(grid: Experiment, classes: tuple[int, ...], seed: int) -> str:

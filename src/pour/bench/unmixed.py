@@ -21,7 +21,7 @@ Key = TypeVar("Key")
 _Alike: TypeAlias = "dict[str, list[Cell]]"
 
 
-def check_unmixed(cells: Iterable[Cell], settings: Sequence[str] = ()) -> None:
+def check_unmixed(cells: Iterable[Cell], settings: Sequence[str] = (), *, remedy: str | None = None) -> None:
     """Raise where cells cannot stand in one table.
 
     Those of one seed must have been measured against the same models, all on the same images with networks of one kind,
@@ -30,6 +30,7 @@ def check_unmixed(cells: Iterable[Cell], settings: Sequence[str] = ()) -> None:
     Args:
         cells: of a store.
         settings: further entries of their setup that must agree.
+        remedy: what to do instead of making those anew that do not match.
     """
     models: dict[tuple[str, int, tuple[int, ...]], _Alike] = defaultdict(lambda: defaultdict(list))
     kinds: dict[str, _Alike] = defaultdict(lambda: defaultdict(list))
@@ -53,13 +54,14 @@ def check_unmixed(cells: Iterable[Cell], settings: Sequence[str] = ()) -> None:
             "kind in its own folder."
         )
     if what := _mixed(measured):
-        raise UsageError(f"The cells of this store differ in their {what}; {_redo(measured[what])}")
+        raise UsageError(f"The cells of this store differ in their {what}; {_redo(measured[what], remedy)}")
     if row := _mixed(options):
-        raise UsageError(f"The cells of {row} have different options; {_redo(options[row])}")
+        raise UsageError(f"The cells of {row} have different options; {_redo(options[row], remedy)}")
     if found := _mixed(models):
         role, seed, _ = found
         raise UsageError(
-            f"The cells of seed {seed} belong to {len(models[found])} different {role} models; {_redo(models[found])}"
+            f"The cells of seed {seed} belong to {len(models[found])} different {role} models; "
+            f"{_redo(models[found], remedy)}"
         )
 
 
@@ -82,8 +84,10 @@ def _unlike(groups: _Alike) -> str:
     return f"{', '.join(rows)} ({where}) {'is' if len(odd) == 1 else 'are'} unlike the other {others}"
 
 
-def _redo(groups: _Alike) -> str:
+def _redo(groups: _Alike, remedy: str | None) -> str:
     """Which cells differ, and what makes them anew; no row, seed or request of theirs may be left out."""
+    if remedy is not None:
+        return f"{_unlike(groups)}, so {remedy}."
     cells = [cell for group in groups.values() for cell in group]
     seeds = sorted({cell.key.seed for cell in cells})
     classes = dict.fromkeys(_names(cell)[0] for cell in cells if len(cell.key.forget) == 1)

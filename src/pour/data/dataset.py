@@ -13,7 +13,7 @@ from pour.data.info import OWN_DATA, DatasetInfo
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 __all__ = ["ImageArray", "ImageDataset", "ImageSplit", "LabelArray"]
 
@@ -98,6 +98,15 @@ class ImageSplit:
         chosen.labels = self.labels[rows]
         chosen.index = np.asarray(rows, np.int64) if self.index is None else self.index[rows]
         return chosen
+
+    def without(self, classes: Collection[int]) -> ImageSplit:
+        """Return the split that holds no image of ``classes``; no image is copied.
+
+        Example:
+            >>> ImageSplit(np.zeros((3, 8, 8, 1), np.uint8), np.array([0, 1, 0])).without([0])
+            ImageSplit(1 images of 8 x 8 x 1)
+        """
+        return self.take(np.flatnonzero(~np.isin(self.labels, list(classes))))
 
     def __len__(self) -> int:
         return len(self.labels)

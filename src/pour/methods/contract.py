@@ -8,7 +8,7 @@ import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 from pour.errors import UsageError
@@ -63,7 +63,6 @@ class MethodInfo:
 
 _METHODS: dict[str, type[Method]] = {}
 _GROUP = "pour.methods"
-_BROKEN: set[EntryPoint] = set()
 MethodT = TypeVar("MethodT", bound=type[Method])
 
 
@@ -86,25 +85,25 @@ def register(method: MethodT) -> MethodT:
 
 
 @cache
-def _declared() -> tuple[EntryPoint, ...]:
-    """What other packages declare; asked once, because it reads the metadata of all that is installed."""
-    return tuple(entry_points(group=_GROUP))
+def _load_others() -> None:
+    """Register what other packages declare; once, because it reads the metadata of all that is installed."""
+    for entry in entry_points(group=_GROUP):
+        if entry.name in _METHODS:
+            continue
+        try:
+            register(entry.load())
+        except Exception as error:
+            # One package that is broken must not cost the methods of all others.
+            package = entry.dist.name if entry.dist is not None else "an installed package"
+            warnings.warn(
+                f"The method {entry.name!r} of {package} is left out: {entry.value} cannot be taken for a method "
+                f"({type(error).__name__}: {error}).",
+                stacklevel=4,
+            )
 
 
 def _registry() -> dict[str, type[Method]]:
-    for entry in _declared():
-        if entry.name not in _METHODS and entry not in _BROKEN:
-            try:
-                register(entry.load())
-            except Exception as error:
-                # One package that is broken must not cost the methods of all others.
-                _BROKEN.add(entry)
-                package = entry.dist.name if entry.dist is not None else "an installed package"
-                warnings.warn(
-                    f"The method {entry.name!r} of {package} is left out: {entry.value} cannot be taken for a method "
-                    f"({type(error).__name__}: {error}).",
-                    stacklevel=3,
-                )
+    _load_others()
     return _METHODS
 
 

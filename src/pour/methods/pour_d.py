@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from pour.errors import UsageError
 from pour.geometry.fitter import ProjectorFitter
@@ -21,7 +20,6 @@ from pour.methods.pixels import cell_distance, cell_means, forgotten_cells, maps
 from pour.methods.pooling import pool_features
 from pour.methods.request import Need
 from pour.methods.teachers import frozen_copy, without_dropout
-from pour.models.folding import is_affine
 from pour.models.forgetting import RowDirection, head_removal
 from pour.models.head import find_head
 from pour.models.projected import ProjectedHead
@@ -30,6 +28,8 @@ from pour.training.schedule import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from torch import nn
 
     from pour.geometry.eraser import Eraser
     from pour.methods.request import Granted
@@ -160,9 +160,10 @@ class PourD(IterativeMethod):
         projector = self._projector(head, classes, fitter).to(features.device)
         target = projector(features, dim=head.dim)
         left = 0.0
-        if features.ndim == 2 and isinstance(head.layer, nn.Linear) and is_affine(head.layer):
-            scores = F.linear(target, head.weight.to(target), None if head.bias is None else head.bias.to(target))
-            left = (scores.argmax(dim=1) == labels).double().mean().item()
+        if features.ndim == 2:
+            with torch.no_grad():
+                scores = head.layer(target.to(head.weight))
+            left = (scores.argmax(dim=1) == labels.to(scores.device)).double().mean().item()
         return projector, (features - target).square().flatten(1).sum(1).mean().item(), left
 
     def _initial_pixel_loss(

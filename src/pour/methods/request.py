@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from pour.data.dataset import ImageSplit
 from pour.data.scenes import Scenes
 from pour.errors import PourError, UsageError
@@ -103,9 +101,7 @@ class ForgetRequest:
         """The same request with no image of ``classes`` to retain or to validate on, where those are splits."""
 
         def rest(images: Any) -> Any:
-            if not classes or not isinstance(images, ImageSplit):
-                return images
-            return images.take(np.flatnonzero(~np.isin(images.labels, list(classes))))
+            return images.without(classes) if classes and isinstance(images, ImageSplit) else images
 
         return replace(self, retain=rest(self.retain), validation=rest(self.validation))
 
