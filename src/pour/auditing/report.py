@@ -14,6 +14,7 @@ from pour.auditing.layers import LayerMap
 from pour.auditing.reading import Reading
 from pour.auditing.relearning import RelearningCurve
 from pour.auditing.show import as_text, comparison_table, report_tables
+from pour.auditing.summary import summarise
 from pour.auditing.verdict import Verdict, measure_of
 from pour.errors import PourError, UsageError
 
@@ -112,7 +113,8 @@ class AuditedData:
 class AuditReport:
     """Everything that :func:`pour.audit` found.
 
-    ``print(report)`` shows it as tables. Values are read by name: ``report.value("rus_r")``.
+    ``print(report)`` shows it as tables and ends with the three statements of :attr:`summary`. Values are read by
+    name: ``report.value("rus_r")``.
     """
 
     data: AuditedData
@@ -138,6 +140,11 @@ class AuditReport:
     def pixelwise(self) -> bool:
         """Whether it is of scenes, so that pixels were counted and not images."""
         return any(line.name == "iou_r" for line in self.lines)
+
+    @property
+    def summary(self) -> tuple[str, str, str]:
+        """Statements on the model's answers, its features and the retained classes, computed from the lines."""
+        return summarise(self)
 
     def line(self, name: str, section: Section | None = None) -> Line:
         """The line of a metric; of the features that the head sees unless another section is named."""
@@ -178,12 +185,12 @@ class AuditReport:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON; there is no NaN in it."""
-        return asdict(self)
+        """Everything and the summary, ready for JSON; there is no NaN in it."""
+        return {**asdict(self), "summary": list(self.summary)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> AuditReport:
-        """Read what :meth:`to_dict` gave."""
+        """Read what :meth:`to_dict` gave; the summary is computed again, and may be absent."""
         version = data.get("schema_version")
         if not isinstance(version, int):
             raise UsageError("This is no audit report: it has no schema_version.")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import shutil
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
+from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from pour.auditing.report import AuditReport, Comparison, Line
     from pour.auditing.verdict import Verdict
 
-__all__ = ["as_text", "comparison_table", "report_tables"]
+__all__ = ["as_text", "comparison_table", "report_tables", "summary_text"]
 
 _WIDTH = 150
 _STYLES: dict[Verdict, str] = {
@@ -48,7 +50,15 @@ def report_tables(report: AuditReport) -> RenderableType:
     if report.relearning:
         parts.append(_relearning_table(report))
     parts += [Text(f"note: {note}") for note in report.notes]
+    parts += ["", summary_text(report)]
     return Group(*parts)
+
+
+def summary_text(report: AuditReport) -> RenderableType:
+    """Return the three statements of the report, wrapped to the terminal's width."""
+    # A table needs more columns than a terminal may have; the statements do not.
+    width = shutil.get_terminal_size((_WIDTH, 0)).columns
+    return Constrain(Text("\n".join(report.summary)), width)
 
 
 def comparison_table(comparison: Comparison) -> RenderableType:
