@@ -100,10 +100,16 @@ def test_every_line_of_every_run_is_there(full: Page) -> None:
     assert f"{line.unlearned.low:.3f} to {line.unlearned.high:.3f}" in full.prose
 
 
-def test_headline_counts_the_verdicts(full: Page) -> None:
-    counts = count_verdicts(sample_report().lines)
-    judged = sum(counts.values()) - counts["no reference"]
-    assert f"{counts['within its interval'] + counts['better']} of {judged} measures" in full.prose
+def test_headline_is_the_summary_of_the_audit(full: Page) -> None:
+    ledes = [text for tag, text in full.texts if tag == "p" and text.startswith(sample_report().summary)]
+    assert ledes == list(sample_report().summary)
+    assert "measures are like those" not in full.prose
+    assert full.prose.index(ledes[0]) < full.prose.index("At a glance")
+
+
+def test_the_legend_counts_the_verdicts(full: Page) -> None:
+    numbers = [text for tag, text in full.texts if tag == "strong" and text.isdigit()]
+    assert numbers == [str(count) for count in count_verdicts(sample_report().lines).values()]
 
 
 def test_provenance_is_complete(full: Page) -> None:
@@ -214,7 +220,7 @@ def test_an_svg_is_shown_as_a_picture_so_that_its_scripts_are_dead(tmp_path: Pat
 def test_without_a_retrained_model_there_are_values_but_no_verdicts(tmp_path: Path) -> None:
     write_report(sample_report(retrained=False), tmp_path / "p.html")
     prose = Page((tmp_path / "p.html").read_text(encoding="utf-8")).prose
-    assert "no retrained model to read the measures against" in prose
+    assert "No retrained model was given, so it is not known how much of 'three'" in prose
     assert "within its interval" not in prose
     assert "not recorded" in prose
 

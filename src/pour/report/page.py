@@ -143,7 +143,6 @@ def _context(
         "references": reference_words(report),
         "counts": count_verdicts(report.lines),
         "occurring": count_verdicts(line for run in runs for line in run.report.lines),
-        "raw_leaks": sum(line.section == "raw" and line.verdict == "leaks more" for line in report.lines),
         "glance": _glance(runs),
         "figures": _grouped(figures),
         "embedding": None if embedding is None else embedding.payload(report.data),
