@@ -69,6 +69,8 @@ def test_unlearn_and_audit(trained, small_world, tmp_path, method, options) -> N
     assert report.data.forgotten_names == ("Car",)
     if method == "pour-p":
         assert report.value("iou_f") == 0
+    assert " ".join(report.summary) in " ".join(done.stdout.split())
+    assert "test pixels of 'Car'" in report.summary[0]
     text = page.read_text()
     assert "Scenes before and after" in text
     assert "data:image/svg+xml" in text

@@ -11,6 +11,7 @@ import torch
 from rich.table import Table
 
 from pour.auditing.audit import audit
+from pour.auditing.show import summary_text
 from pour.data.registry import load_dataset
 from pour.data.splits import Splits
 from pour.methods.request import ForgetRequest
@@ -91,6 +92,9 @@ def run_demo(out: Path, *, forget: str, seed: int, progress: bool, console: Cons
         "accuracies and leaves the features as they were. Only methods that train the encoder change it: the report "
         "says what is left."
     )
+    leading = _METHODS[0].name
+    console.print(f"The audit of {leading}:")
+    console.print(summary_text(reports[leading]), highlight=False)
     console.print(f"Finished in {time.perf_counter() - started:.0f} s.")
     console.print(str(page), soft_wrap=True, highlight=False)
     return page
