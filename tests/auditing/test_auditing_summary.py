@@ -336,6 +336,11 @@ def test_scenes_with_several_classes():
         "The model still answers a forgotten class on 10.0 % of 1,000 test pixels of 'cat' and 'dog' "
         "(original 90.0 %, retrained 0.0 %)."
     )
+    unknown = replace(scenes, answers={**scenes.answers, "original": (0, 10, 990, 0, 0)})
+    assert unknown.summary[0].endswith(
+        "(original 1.0 %, retrained 0.0 %). The original is no better than chance "
+        "on 'cat' and 'dog', so there was nothing to forget."
+    )
     assert scenes.summary[2].startswith(
         "The retained classes lost 2.0 points of mean IoU outside the pixels of 'cat' and 'dog', from 60.0 % to 58.0 %"
     )

@@ -70,10 +70,8 @@ class _Summary:
             for role, reading in (("original", line.original), ("retrained", line.retrained))
             if reading is not None
         }
-        sentence += f"{_in_brackets(references)}."
-        if line.original is not None and line.original.value <= 1 / len(self.report.data.classes):
-            sentence += f" The original is no better than chance on {self._names}, so there was nothing to forget."
-        return sentence
+        original = None if line.original is None else line.original.value
+        return f"{sentence}{_in_brackets(references)}.{self._doubt(original)}"
 
     def features(self) -> str:
         """Return how much of the forgotten classes the features show, compared with the retrained models."""
@@ -131,7 +129,14 @@ class _Summary:
         answer = "a forgotten class" if self._several else self._names
         portion = _portion(share, totals["unlearned"], "test pixel")
         references = _in_brackets({role: _percent(shares[role]) for role in _REFERENCES if role in shares})
-        return f"The model {still}answers {answer} on {portion} of {self._names}{references}."
+        sentence = f"The model {still}answers {answer} on {portion} of {self._names}{references}."
+        return f"{sentence}{self._doubt(shares.get('original'))}"
+
+    def _doubt(self, original_share: float | None) -> str:
+        """Return a sentence if the original model never knew the forgotten classes."""
+        if original_share is None or original_share > 1 / len(self.report.data.classes):
+            return ""
+        return f" The original is no better than chance on {self._names}, so there was nothing to forget."
 
     def _share_of_other_forgotten(self, accuracy: Reading) -> float:
         """Return the share of forgotten images whose answer is a forgotten class, but the wrong one."""
