@@ -12,7 +12,7 @@ from pour.methods.batches import Together
 from pour.methods.forget_only import requested_classes
 from pour.methods.iterative import IterativeMethod
 from pour.methods.teachers import frozen_copy
-from pour.models.forgetting import head_removal
+from pour.models.direction import head_removal
 from pour.models.head import find_head
 from pour.models.surgery import copy_model
 from pour.models.tap import extract_features, tap_features, to_unit

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import pour
 from pour._circumstances import circumstances
 from pour._files import write_text
-from pour.models.forgetting import RowDirection
+from pour.models.direction import RowDirection
 from pour.models.head import find_head
 from pour.models.pretrained import PRETRAINED
 from pour.models.tap import extract_features

@@ -30,7 +30,7 @@ MIB = 2**20
 
 
 def by_pour(head: nn.Linear, classes: list[int]) -> object:
-    return forget(head, classes, forgotten_logit="keep")
+    return forget(head, classes, direction="weights", forgotten_logit="keep")
 
 
 def by_matrix(head: nn.Linear, classes: list[int]) -> object:
@@ -91,7 +91,7 @@ def check(head: nn.Linear, classes: list[int]) -> None:
     Pz = z - torch.linalg.lstsq(V.T, z.T).solution.T @ V
     rows = slice(0, 500)
     expected = Pz @ head.weight.detach()[rows].double().T + head.bias.detach()[rows].double()
-    forgotten = forget(head, classes, forgotten_logit="keep")
+    forgotten = forget(head, classes, direction="weights", forgotten_logit="keep")
     difference = (forgotten(z.float())[:, rows].double() - expected).abs().max() / expected.abs().max()
     if difference > 1e-5:
         raise SystemExit(f"The forgotten head is wrong by {difference:.1e}.")

@@ -114,7 +114,8 @@ def main() -> None:
         keep({"seed": seed, "method": "retrain", **spent, **judge(retrained)})
         chosen = every if args.methods is None else args.methods.split(",")
         for name in chosen if seed == seeds[0] else args.every_seed.split(","):
-            options = {"forgotten_logit": "keep"} if name == "pour-p" else {}
+            # The paper's form.
+            options = {"forgotten_logit": "keep", "direction": "weights"} if name == "pour-p" else {}
             method = make_method(name, **options)
             request = request_of(splits, method, original, recipe=recipe.name, seed=seed)
             started = waited(device)

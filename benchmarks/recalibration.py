@@ -53,7 +53,8 @@ def main() -> None:
     if args.retrained is not None:
         networks["retrained"] = pour.load(args.retrained)
     for name in args.methods.split(","):
-        method = make_method(name)
+        # The paper's form of POUR-P.
+        method = make_method(name, **({"direction": "weights"} if name == "pour-p" else {}))
         request = request_of(splits, method, original, seed=args.seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)

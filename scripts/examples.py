@@ -32,7 +32,7 @@ def main() -> None:
     run = Run(seed=0)
     recipe = Recipe(name="example", epochs=arguments.epochs, batch_size=128, lr=0.1)
     original, _ = train_classifier(dataset, recipe, run, arch="resnet-digits")
-    forgotten = pour.forget(original, classes=[FORGOTTEN], forgotten_logit="keep")
+    forgotten = pour.forget(original, classes=[FORGOTTEN], direction="weights", forgotten_logit="keep")
     facts = {
         "data": "PathMNIST (Yang et al., MedMNIST v2), CC BY 4.0",
         "forgotten": FORGOTTEN,

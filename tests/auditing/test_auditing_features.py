@@ -60,7 +60,7 @@ def test_sides_are_the_labels_sides():
 
 def test_a_projected_model_has_two_views():
     model = make_model()
-    tapped = make_tapper().tap(pour.forget(model, classes=[1]), "unlearned")
+    tapped = make_tapper().tap(pour.forget(model, classes=[1], direction="weights"), "unlearned")
     plain = make_tapper().tap(model, "original")
     assert tapped.projected
     assert torch.allclose(tapped.rows("test", "raw"), plain.rows("test"), atol=1e-6)

@@ -84,12 +84,13 @@ def test_the_eraser_is_saved_folded_and_followed(tmp_path: Path) -> None:
     assert plain.state_dict().keys() == model.state_dict().keys()
     torch.testing.assert_close(plain(images), erased(images))
     # A later request of another kind comes on top.
-    both = pour.forget(loaded, classes=[0], forgotten_logit="keep")
+    both = pour.forget(loaded, classes=[0], direction="weights", forgotten_logit="keep")
     rows = nn.functional.normalize(model[-1].weight.detach()[0], dim=0)
     seen, after = extract_features(erased, ALL).features, extract_features(both, ALL).features
     torch.testing.assert_close(after, seen - (seen @ rows)[:, None] * rows, rtol=1e-4, atol=1e-5)
     assert pour.history(both)[-1].digest_after == pour.models.state.digest(both.state_dict())
-    last = unlearn(pour.forget(model, classes=[0], forgotten_logit="keep"), "leace", shrinkage=False)
+    without_row = pour.forget(model, classes=[0], direction="weights", forgotten_logit="keep")
+    last = unlearn(without_row, "leace", shrinkage=False)
     features = extract_features(last, ALL).features
     torch.testing.assert_close(features @ rows, torch.zeros(len(features)), rtol=0, atol=1e-4)
     assert pour.fold(last)(images).isfinite().all()

@@ -72,6 +72,7 @@ def scores(model: nn.Module, data, run: Run):
     ("method", "options"),
     [
         ("pour-p", {}),
+        ("pour-p", {"direction": "weights"}),
         ("pour-p", {"forgotten_logit": "keep", "direction": "centered-weights"}),
         ("masked-head", {}),
         ("pour-d", {**FEW_STEPS, "direction": "centered-weights"}),
@@ -230,5 +231,5 @@ def test_options_are_checked() -> None:
 
     with pytest.raises(UsageError, match="other_pixels must be"):
         make_method("pour-d", other_pixels="none")
-    with pytest.raises(UsageError, match="direction must be weights, centered-weights, scores or decisions"):
+    with pytest.raises(UsageError, match="direction must be auto, weights, centered-weights, scores or decisions"):
         make_method("pour-p", direction="means")

@@ -51,7 +51,7 @@ def test_scores_are_w_p_z_plus_b_and_the_original_is_untouched(family: str, imag
     before = {key: value.clone() for key, value in model.state_dict().items()}
     random_state = torch.get_rng_state()
 
-    forgotten = forget(model, FORGOTTEN, forgotten_logit="keep", **options)
+    forgotten = forget(model, FORGOTTEN, direction="weights", forgotten_logit="keep", **options)
 
     assert torch.equal(torch.get_rng_state(), random_state)
     assert [module.training for module in model.modules()] == modes
@@ -166,7 +166,7 @@ def test_full_size_torchvision_networks(name: str, images: Tensor) -> None:
     model = torchvision_model(name).eval()
     head = find_head(model).name
     nn.init.normal_(model.get_submodule(head).weight)
-    forgotten = forget(model, FORGOTTEN, forgotten_logit="keep")
+    forgotten = forget(model, FORGOTTEN, direction="weights", forgotten_logit="keep")
     expected = oracle(model, head, images)
     with torch.no_grad():
         got, folded = forgotten(images).double().numpy(), fold(forgotten)(images).double().numpy()

@@ -57,7 +57,7 @@ def test_linear_heads_of_any_shape(num_classes: int, width: int, seed: int, dtyp
     count = int(torch.randint(1, num_classes - 1, (), generator=generator))
     chosen = torch.randperm(num_classes, generator=generator)[:count].tolist()
     z = torch.randn(4, width, generator=generator, dtype=dtype)
-    forgotten = forget(model, chosen, forgotten_logit="keep")
+    forgotten = forget(model, chosen, direction="weights", forgotten_logit="keep")
     W, b = model.weight.detach().double().numpy(), model.bias.detach().double().numpy()
     expected = z.double().numpy() @ numpy_projection(W[chosen]) @ W.T + b
     tolerance = 1e-5 if dtype == torch.float32 else 1e-12
@@ -70,13 +70,13 @@ def test_linear_heads_of_any_shape(num_classes: int, width: int, seed: int, dtyp
 
 
 def test_sequential_requests_equal_one_request(small: nn.Module, images: Tensor, tmp_path) -> None:
-    both = forget(small, [0, 3])
+    both = forget(small, [0, 3], direction="weights")
     W = small.head.weight.detach().double().numpy()
     np.testing.assert_allclose(projection(both), numpy_projection(W[[0, 3]]), atol=1e-6)
-    first = forget(small, [0])
+    first = forget(small, [0], direction="weights")
     saved = load(save(first, tmp_path / "first.safetensors"), small)
     for start in (first, saved):
-        then = forget(start, [3])
+        then = forget(start, [3], direction="weights")
         np.testing.assert_allclose(projection(then), projection(both), atol=1e-6)
         assert find_head(then).module.forgotten == (0, 3)
         torch.testing.assert_close(then(images), both(images), rtol=1e-5, atol=1e-5)
@@ -86,29 +86,33 @@ def test_sequential_requests_equal_one_request(small: nn.Module, images: Tensor,
 
 
 def test_sequential_requests_on_folded_models(small: nn.Module, images: Tensor, tmp_path) -> None:
-    both = fold(forget(small, [0, 3]))
-    folded = fold(forget(small, [0]))
+    both = fold(forget(small, [0, 3], direction="weights"))
+    folded = fold(forget(small, [0], direction="weights"))
     saved = load(save(folded, tmp_path / "folded.safetensors"), small)
     for start in (folded, saved):
-        then = fold(forget(start, [3]))
+        then = fold(forget(start, [3], direction="weights"))
         torch.testing.assert_close(then(images), both(images), rtol=1e-4, atol=1e-4)
     with pytest.raises(UsageError, match=r"row for class 0 is zero"):
         forget(folded, [0, 3])
     with pytest.raises(UsageError, match=r"row for class 0 is zero"):
-        forget(fold(forget(small, [0], forgotten_logit="keep")), [0])
+        forget(fold(forget(small, [0], direction="weights", forgotten_logit="keep")), [0])
 
 
 def test_order_does_not_matter_and_repeats_are_harmless(small: nn.Module) -> None:
-    expected = projection(forget(small, [1, 4, 5]))
-    np.testing.assert_allclose(projection(forget(forget(forget(small, [5]), [1]), [4])), expected, atol=1e-6)
-    np.testing.assert_allclose(projection(forget(forget(small, [5, 1]), [1, 4])), expected, atol=1e-6)
+    def forget_rows(model: nn.Module, classes: list[int]) -> nn.Module:
+        return forget(model, classes, direction="weights")
+
+    expected = projection(forget_rows(small, [1, 4, 5]))
+    one_by_one = forget_rows(forget_rows(forget_rows(small, [5]), [1]), [4])
+    np.testing.assert_allclose(projection(one_by_one), expected, atol=1e-6)
+    np.testing.assert_allclose(projection(forget_rows(forget_rows(small, [5, 1]), [1, 4])), expected, atol=1e-6)
 
 
 def test_too_many_in_sequence_is_refused(small: nn.Module) -> None:
-    most = forget(small, [0, 1, 2, 3])
+    most = forget(small, [0, 1, 2, 3], direction="weights")
     with pytest.raises(UsageError, match=r"would leave one class"):
         forget(most, [4, 5])
-    assert find_head(forget(most, [4])).module.projector.rank == 5
+    assert find_head(forget(most, [4], direction="weights")).module.projector.rank == 5
 
 
 @pytest.mark.parametrize("centered", [False, True])
@@ -176,7 +180,7 @@ def test_half_precision_models_stay_close_to_the_exact_answer() -> None:
     z = torch.randn(20, 64).to(torch.bfloat16)
     W = model.weight.detach().double().numpy()
     expected = z.double().numpy() @ numpy_projection(W[[3]]) @ W.T + model.bias.detach().double().numpy()
-    forgotten = forget(model, [3], forgotten_logit="keep")
+    forgotten = forget(model, [3], direction="weights", forgotten_logit="keep")
     for result in (forgotten, fold(forgotten)):
         assert np.abs(result(z).detach().double().numpy() - expected).max() < 0.03 * np.abs(expected).max()
 
@@ -192,7 +196,7 @@ def test_autocast_and_device_moves(small: nn.Module, images: Tensor) -> None:
 
 def test_gradients_reach_the_encoder_but_not_the_removed_direction() -> None:
     model = nn.Linear(6, 4)
-    forgotten = forget(model, [0], forgotten_logit="keep")
+    forgotten = forget(model, [0], direction="weights", forgotten_logit="keep")
     z = torch.randn(3, 6, requires_grad=True)
     forgotten(z).square().sum().backward()
     assert z.grad is not None
@@ -238,7 +242,7 @@ def test_heads_with_a_forward_of_their_own() -> None:
             return z @ self.weight.T + self.bias
 
     z = torch.randn(5, 6)
-    cosine = forget(nn.Sequential(Cosine(6, 4)), [0], forgotten_logit="keep")
+    cosine = forget(nn.Sequential(Cosine(6, 4)), [0], direction="weights", forgotten_logit="keep")
     assert cosine(z)[:, 0].abs().max() < 1e-5
     with pytest.raises(UsageError, match=r"is a Cosine that computes more than W z \+ b"):
         fold(cosine)
@@ -267,7 +271,7 @@ def test_old_weight_norm_is_explained() -> None:
         ({"classes": []}, "empty"),
         ({"classes": [99]}, "out of range"),
         ({"classes": list(range(CLASSES))}, "leave no class"),
-        ({"classes": [0], "direction": "mean"}, "direction is 'mean'; choose one of 'weights'"),
+        ({"classes": [0], "direction": "mean"}, "direction is 'mean'; choose one of 'auto', 'weights'"),
         ({"classes": [0], "forgotten_logit": "drop"}, "forgotten_logit is 'drop'"),
         ({"classes": [0], "direction": "means"}, "needs images; pass data="),
         ({"classes": [0], "data": []}, 'add direction="means"'),
@@ -296,7 +300,7 @@ def test_bad_models_are_refused(small: nn.Module) -> None:
     huge = nn.Linear(64, 3)
     huge.weight.data.fill_(torch.finfo(torch.float32).max)
     huge.weight.data[1].normal_()
-    assert isinstance(forget(huge, [1]), ProjectedHead)
+    assert isinstance(forget(huge, [1], direction="weights"), ProjectedHead)
     with pytest.raises(UsageError, match=r"no projector to fold"):
         fold(small)
     with pytest.raises(UsageError, match=r"pass the same now"):
@@ -323,7 +327,7 @@ def test_a_forgotten_class_is_gone_from_a_trained_network() -> None:
             nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
             optimizer.step()
             schedule.step()
-    seen = extract_features(forget(model, [3]), [(images, labels)])
+    seen = extract_features(forget(model, [3], direction="weights"), [(images, labels)])
     kept = seen.labels != 3
     assert (seen.scores.argmax(dim=1)[kept] == seen.labels[kept]).float().mean() > 0.97
     assert not (seen.scores.argmax(dim=1) == 3).any()

@@ -31,8 +31,8 @@ from pour.models.history import history
 
 def test_each_step_is_recorded_and_the_digests_form_a_chain(small: nn.Module) -> None:
     set_class_names(small, list("abcdefg"))
-    first = forget(small, [0])
-    second = forget(first, ["d"])
+    first = forget(small, [0], direction="weights")
+    second = forget(first, ["d"], direction="weights")
     plain = fold(second)
     assert history(small) == []
     steps = history(plain)

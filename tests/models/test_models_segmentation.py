@@ -74,7 +74,7 @@ def test_the_head_is_found_and_scores_have_the_images_size(networks, arch: str, 
 def test_forgetting_takes_the_direction_out_of_every_pixel(networks, arch: str, logit: str) -> None:
     model = built(networks, arch)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    forgotten = pour.forget(model, classes=[2], forgotten_logit=logit)
+    forgotten = pour.forget(model, classes=[2], direction="weights", forgotten_logit=logit)
     row = find_head(model).weight[2].double()
     with torch.no_grad(), tap_features(forgotten) as tap:
         scores = forgotten(IMAGES)

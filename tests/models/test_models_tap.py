@@ -18,7 +18,7 @@ def no_hooks(model: nn.Module) -> bool:
 
 
 def test_raw_and_projected_features_with_gradients(small: nn.Module, images: Tensor) -> None:
-    forgotten = forget(small, [0])
+    forgotten = forget(small, [0], direction="weights")
     with tap_features(forgotten) as tap:
         forgotten(images)
     expected = small.features(images)

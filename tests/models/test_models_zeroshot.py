@@ -161,7 +161,7 @@ def test_images_of_another_size_are_resized() -> None:
 def test_forgetting_a_class_of_a_classifier_folds_into_its_encoder(family: str, logit: str) -> None:
     model = classifier(family)
     before = scores(model)
-    forgotten = pour.forget(model, classes=["dog"], forgotten_logit=logit)
+    forgotten = pour.forget(model, classes=["dog"], direction="weights", forgotten_logit=logit)
     folded = pour.fold(forgotten)
     torch.testing.assert_close(scores(folded) / 100, scores(forgotten) / 100, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(scores(model), before, atol=0, rtol=0)
@@ -319,7 +319,8 @@ def test_folding_takes_projectors_in_the_order_of_the_network() -> None:
     torch.manual_seed(0)
     text = torch.randn(4, families.WIDTH)
     encoder = pour.forget(families.ours(), directions=text[0])
-    classifier = pour.forget(zero_shot_classifier(encoder, text), classes=[1], forgotten_logit="keep").eval()
+    zero_shot = zero_shot_classifier(encoder, text)
+    classifier = pour.forget(zero_shot, classes=[1], direction="weights", forgotten_logit="keep").eval()
     images = torch.rand(5, 3, 8, 8)
     with torch.no_grad():
         expected, found = classifier(images), pour.fold(classifier).eval()(images)

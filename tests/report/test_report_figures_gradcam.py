@@ -108,7 +108,7 @@ def test_the_map_is_where_the_class_is() -> None:
 
 @pytest.mark.parametrize("logit", ["mask", "keep", "zero"])
 def test_a_projected_class_has_no_map_of_its_own_but_the_encoder_still_has_it(pooled: Pooled, logit: str) -> None:
-    unlearned = pour.forget(pooled, [1], forgotten_logit=logit)  # type: ignore[arg-type]
+    unlearned = pour.forget(pooled, [1], direction="weights", forgotten_logit=logit)  # type: ignore[arg-type]
     data = gradcam_data(
         pooled, unlearned, images(4), torch.tensor([0, 1, 2, 1]), classes=["a", "b", "c", "d"], forgotten=[1]
     )

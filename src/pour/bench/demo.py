@@ -48,7 +48,7 @@ class _Shown:
 
 _METHODS = (
     _Shown("POUR-D", "pour-d", {"augment": False, "batch_size": 32, "lr": 5e-5}),
-    _Shown("POUR-P", "pour-p", {}),
+    _Shown("POUR-P", "pour-p", {"direction": "weights"}),
     _Shown("control: row deleted", "masked-head", {}),
     _Shown("DELETE", "delete", {"augment": False, "batch_size": 32, "epochs": None, "steps": 40, "lr": 3e-5}),
     _Shown("finetune", "finetune", {"batch_size": 64, "epochs": 8}),

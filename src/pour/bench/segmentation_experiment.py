@@ -19,8 +19,8 @@ _ROWS = (
     Row(name="original", method=None, setting="reference", family="reference"),
     Row(name="masked-head", method="masked-head", **_CONTROL),
     Row(name="random-direction", method="random-direction", **_CONTROL),
-    Row(name="pour-p-keep", method="pour-p", options={"forgotten_logit": "keep"}, **_CLOSED),
-    Row(name="pour-p", method="pour-p", **_CLOSED),
+    Row(name="pour-p-keep", method="pour-p", options={"forgotten_logit": "keep", "direction": "weights"}, **_CLOSED),
+    Row(name="pour-p", method="pour-p", options={"direction": "weights"}, **_CLOSED),
     Row(
         name="pour-p-centered",
         method="pour-p",

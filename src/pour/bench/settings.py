@@ -72,10 +72,10 @@ CLOSED_FORM_BY_DATASET: dict[tuple[str, str], tuple[str, ...]] = {
     ("pour-p", "pathmnist"): ("pour-p-scores", "pour-p-decisions", "pour-p-mask", "pour-p")
 }
 """The same for single datasets."""
-# POUR-P keeps the class's own score, as printed in the paper; masking it would forget on its own.
+# POUR-P keeps the class's own score and removes its row, as printed in the paper; masking would forget on its own.
 _CLOSED_FORM_OPTIONS: dict[str, dict[str, Any]] = {
-    "pour-p": {"forgotten_logit": "keep"},
-    "pour-p-mask": {"forgotten_logit": "mask"},
+    "pour-p": {"forgotten_logit": "keep", "direction": "weights"},
+    "pour-p-mask": {"forgotten_logit": "mask", "direction": "weights"},
     "pour-p-scores": {"forgotten_logit": "keep", "direction": "scores"},
     "pour-p-decisions": {"forgotten_logit": "keep", "direction": "decisions"},
     "esc-1": {"rank": 1},

@@ -20,7 +20,7 @@ from pour.methods.pixels import cell_distance, cell_means, forgotten_cells, maps
 from pour.methods.pooling import pool_features
 from pour.methods.request import Need
 from pour.methods.teachers import frozen_copy, without_dropout
-from pour.models.forgetting import RowDirection, head_removal
+from pour.models.direction import RowDirection, head_removal
 from pour.models.head import find_head
 from pour.models.projected import ProjectedHead
 from pour.models.tap import extract_features, tap_features, to_unit

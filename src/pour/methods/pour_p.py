@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, get_args
 from pour.errors import UsageError
 from pour.methods.contract import Method, register
 from pour.methods.request import Need
-from pour.models.forgetting import RowDirection, forget
+from pour.models.direction import HeadDirection
+from pour.models.forgetting import forget
 from pour.models.projected import ForgottenLogit
 
 if TYPE_CHECKING:
@@ -23,11 +24,14 @@ __all__ = ["PourP"]
 @register
 @dataclass(kw_only=True)
 class PourP(Method):
-    """Project the forgotten classes' head rows out of the features; closed form, no data, encoder untouched.
+    """Project the forgotten classes out of the features; closed form, no data, encoder untouched.
 
-    The scores become W P z + b with P = I - w_u w_u^T / |w_u|^2 (the paper's equation for P; several classes: the
-    projector on the complement of all their rows). For heads that have not collapsed: direction="scores" projects onto
-    the features at which the class scores the mean of all classes, "decisions" does so and keeps retained decisions.
+    The paper (direction="weights"): the scores become W P z + b with P = I - w_u w_u^T / |w_u|^2 (several classes: the
+    projector on the complement of all their rows). On a head that has not collapsed the class can still win then. With
+    v_u and c_u the row and bias less their means, "scores" maps z to z - v_u (v_u z + c_u) / |v_u|^2, where the class
+    scores the mean of all classes and never wins. "decisions" maps z to z - a (v_u z + c_u) with the smallest a that
+    shifts all retained scores alike: the class ends at the mean too, and no retained decision changes. "auto" takes
+    "decisions" if |a| |v_u| is at most 1.5, otherwise "scores".
     """
 
     name: ClassVar[str] = "pour-p"
@@ -38,13 +42,13 @@ class PourP(Method):
 
     forgotten_logit: ForgottenLogit = "mask"
     """The forgotten class's own score: mask (never predicted), keep (as printed in the paper) or zero."""
-    direction: RowDirection = "weights"
-    """What is taken away: the head's rows, these less their mean, or scores (decisions: and no retained decision)."""
+    direction: HeadDirection = "auto"
+    """What is taken away: auto (decisions or scores), decisions, scores, centered-weights or weights (the paper)."""
 
     def __post_init__(self) -> None:
-        if self.direction not in get_args(RowDirection):
+        if self.direction not in get_args(HeadDirection):
             raise UsageError(
-                f"direction must be weights, centered-weights, scores or decisions, but is {self.direction!r}."
+                f"direction must be auto, weights, centered-weights, scores or decisions, but is {self.direction!r}."
             )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:

@@ -46,7 +46,7 @@ def make_method(name: str, **options: Any) -> Method:
 
     Example:
         >>> make_method("pour-p", forgotten_logit="keep")
-        PourP(forgotten_logit='keep', direction='weights')
+        PourP(forgotten_logit='keep', direction='auto')
         >>> make_method("pour-p", forgoten_logit="keep")
         Traceback (most recent call last):
         pour.errors.UsageError: pour-p has no option 'forgoten_logit'; did you mean 'forgotten_logit'?

@@ -14,11 +14,12 @@ from pour.geometry.fitter import ProjectorFitter
 from pour.geometry.projector import Projector
 from pour.models import history as cards
 from pour.models.classes import ClassRequest, names_of_scores, resolve_classes
+from pour.models.direction import HeadDirection, choose_direction, head_removal
 from pour.models.dual import find_image_projection
 from pour.models.dualforget import forget_embedding
 from pour.models.head import Example, Head, find_head
 from pour.models.modes import evaluating
-from pour.models.projected import ForgottenLogit, ProjectedHead, is_masked
+from pour.models.projected import ForgottenLogit, ProjectedHead
 from pour.models.state import digest, tensor_digest
 from pour.models.surgery import copy_model, swap_module
 from pour.models.tap import checked_batches, device_of, tap_features, to_unit
@@ -26,18 +27,18 @@ from pour.models.tap import checked_batches, device_of, tap_features, to_unit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Direction", "RowDirection", "forget", "head_removal"]
+__all__ = ["Direction", "forget"]
 
-Direction = Literal["weights", "centered-weights", "scores", "decisions", "means", "centered-means"]
+Direction = Literal["auto", "weights", "centered-weights", "scores", "decisions", "means", "centered-means"]
 """What is taken away: a class's row of the head, its mean feature, or either less the mean over classes; or its score.
 
 Adding one vector to all rows changes no decision, so only the centred rows are determined by what a network decides; on
 a simplex the rows are centred already. With ``"scores"`` and ``"decisions"`` the features go to where the class's score
 is the mean of all scores: the former by the shortest way, the latter by the shortest of those that shift all other
-scores alike. On a simplex with equal biases all of these are the same.
+scores alike. On a simplex with equal biases all of these are the same. ``"auto"`` takes ``"decisions"`` if it is well
+conditioned, otherwise ``"scores"``, see :func:`~pour.models.direction.choose_direction`.
 """
-RowDirection = Literal["weights", "centered-weights", "scores", "decisions"]
-"""Those that the head alone tells."""
+_SETTING_SCORES = ("auto", "scores", "decisions")
 
 
 def forget(
@@ -45,7 +46,7 @@ def forget(
     classes: ClassRequest | None = None,
     *,
     directions: Tensor | None = None,
-    direction: Direction = "weights",
+    direction: Direction = "auto",
     data: Iterable[tuple[Tensor, Tensor]] | None = None,
     head: str | None = None,
     example: Example | None = None,
@@ -53,23 +54,27 @@ def forget(
 ) -> nn.Module:
     r"""Return a copy of ``model`` whose head no longer sees the directions of ``classes`` (the paper's POUR-P).
 
-    In front of the head goes :math:`P = I - Q^\top Q`, with Q an orthonormal basis of the directions, so that the
-    scores are ``W P z + b``. The encoder is not changed, and neither is the model passed in. A later request on the
-    result adds to its projector: first 0, then 3, gives the same P as both at once. A ``torch.compile`` or parallel
-    wrapper is taken off. In a dual encoder (CLIP, SigLIP) the projector goes behind the visual projection, before the
-    embedding is normalised.
+    A projection goes in front of the head. With the paper's ``direction="weights"`` it is :math:`P = I - Q^\top Q`,
+    with Q an orthonormal basis of the classes' rows, so that the scores are ``W P z + b``. The encoder is not changed,
+    and neither is the model passed in. A later request on the result adds to its projection: first 0, then 3, in the
+    same direction gives the same as both at once. A ``torch.compile`` or parallel wrapper is taken off. In a dual
+    encoder (CLIP, SigLIP) the projector goes behind the visual projection, before the embedding is normalised.
 
-    With ``direction="scores"`` the projection is affine, onto the features at which each forgotten class scores the
-    mean of all classes. Then it cannot win, whatever the network and even where its score is kept: the retained scores
-    have the same mean, so one of them is at least as high. ``direction="decisions"`` ends at the same scores for the
-    forgotten classes and keeps every decision between retained ones, exactly; it needs as many features as classes.
+    **Guarantee.** With ``"auto"``, ``"decisions"`` and ``"scores"`` a forgotten class never wins, even with its own row
+    kept (``forgotten_logit="keep"``): its score is the mean of all scores, so one retained score is at least as high.
+    This holds for every head that computes ``W z + b``, for all weights, biases and features. ``"decisions"`` also
+    keeps every decision between retained classes exactly. It exists for heads with at most as many classes as features
+    + 1 and independent rows. ``"auto"`` takes it if it moves the features at most 1.5 times as far as ``"scores"`` (as
+    on collapsed networks, and on most heads with several times as many features as classes). Otherwise ``"auto"`` takes
+    ``"scores"``, and decisions between retained classes may change. The history records the direction taken. Later
+    requests keep the guarantee if they take one of these three directions too.
 
     Args:
         model: Any classifier with a linear or 1x1-convolution head, or a dual encoder.
         classes: Indices or names of the classes to forget; at least two classes must remain.
         directions: Directions to remove instead, (k, d) or (d,), such as text embeddings. ``classes`` then only says
             which scores ``forgotten_logit`` is about.
-        direction: Where the directions of ``classes`` come from; means need ``data``.
+        direction: Where the directions of ``classes`` come from, see :data:`Direction`; means need ``data``.
         data: Batches of (images, labels), for means: of the forgotten classes, and for centred means of all classes.
         head: Dotted name of the head, if it is not found by itself.
         example: A small batch of inputs on which to trace the head, if it is not found by itself.
@@ -99,17 +104,21 @@ def forget(
     found = find_head(model, head=head, example=example)
     _check_finite(found)
     before = found.module if isinstance(found.module, ProjectedHead) else None
+    earlier = cards.forgotten_before(model)
     names = names_of_scores(model, found.num_classes)
     indices: tuple[int, ...] = ()
     if classes is not None:
-        already = cards.forgotten_before(model) | set(before.forgotten if before is not None else ())
+        already = earlier | set(before.forgotten if before is not None else ())
         indices = resolve_classes(classes, num_classes=found.num_classes, class_names=names, already=sorted(already))
 
     projector: Projector | Eraser
-    if directions is None and direction in get_args(RowDirection):
-        # A later request must not move an earlier one's scores off the mean, so that it sets them all.
-        earlier = before.forgotten if before is not None and direction in ("scores", "decisions") else ()
-        projector = head_removal(found, tuple(sorted({*earlier, *indices})), direction)  # type: ignore[arg-type]
+    if directions is None and direction in get_args(HeadDirection):
+        # A later request must not move the scores of an earlier one off the mean, so it sets them all.
+        renewed = before.forgotten if before is not None and direction in _SETTING_SCORES else ()
+        together = tuple(sorted({*renewed, *indices}))
+        if direction == "auto":
+            direction = choose_direction(found, together, earlier=earlier)
+        projector = head_removal(found, together, direction, earlier=earlier)  # type: ignore[arg-type]
     else:
         rows = (
             _means(model, found, indices, data or (), centered=direction == "centered-means")
@@ -152,55 +161,6 @@ def forget(
     return result
 
 
-def head_removal(head: Head, classes: tuple[int, ...], direction: RowDirection) -> Projector | Eraser:
-    """What takes ``classes`` out of the features of ``head``, from its own parameters.
-
-    Args:
-        head: as :func:`~pour.models.head.find_head` gives it.
-        classes: indices.
-        direction: see :data:`Direction`; an eraser where it takes more than an orthogonal projection through 0.
-    """
-    chosen = list(classes)
-    rows = _rows(head, classes)
-    if direction == "weights":
-        return Projector.from_directions(_precise(rows, head))
-    bias = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
-    # A class that was masked before has no part in the mean of all scores; its bias alone would drown them.
-    live = ~is_masked(bias)
-    live[chosen] = True
-    weight, others = head.weight[live], bias[live]
-    rows = _precise(rows - weight.mean(dim=0), head)
-    level = _precise(bias[chosen] - others.mean(), head)
-    if direction == "decisions":
-        places = (live.cumsum(dim=0)[chosen] - 1).tolist()
-        return Eraser(_shifts(weight, places).to(rows), rows, -level)
-    if direction == "centered-weights" or not bool((others != others[0]).any()):
-        return Projector.from_directions(rows)
-    return Eraser.onto(rows, level)
-
-
-def _shifts(weight: Tensor, chosen: list[int]) -> Tensor:
-    """For each chosen class the smallest feature (k, d) that raises its score and lowers all retained ones alike."""
-    classes, width = weight.shape
-    retained = [label for label in range(classes) if label not in chosen]
-    centered = weight.detach().double() - weight.detach().double().mean(dim=0)
-    wanted = torch.zeros(classes, len(chosen), dtype=torch.float64, device=centered.device)
-    wanted[chosen, range(len(chosen))] = 1
-    wanted[retained] = -1 / len(retained)
-    # The centred rows sum to zero, so one of them says nothing that the others do not.
-    kept = [label for label in range(classes) if label != retained[-1]]
-    problem = f'direction="decisions" needs a head of at most {width + 1} classes whose rows are independent'
-    if classes - 1 > width:
-        raise UsageError(f'{problem}, but there are {classes}; take direction="scores".')
-    basis, factor = torch.linalg.qr(centered[kept].T)
-    size = factor.diagonal().abs()
-    if bool((size <= 1e-8 * size.max()).any()):
-        raise UsageError(f'{problem}, but these are not; take direction="scores".')
-    coordinates = torch.linalg.solve_triangular(factor.T, wanted[kept], upper=False)
-    shifts: Tensor = (basis @ coordinates).T
-    return shifts
-
-
 def _precise(values: Tensor, head: Head) -> Tensor:
     """The values detached, on the head's device and in at least single precision."""
     return values.detach().to(head.weight.device, torch.promote_types(head.weight.dtype, torch.float32))
@@ -212,11 +172,11 @@ def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _check_sources(direction: Direction, directions: Tensor | None, data: object) -> None:
-    if directions is not None and (direction != "weights" or data is not None):
+    if directions is not None and (direction != "auto" or data is not None):
         raise UsageError("directions= are given, so direction= and data= have no use; leave them out.")
-    if direction in get_args(RowDirection) and data is not None:
+    if direction in get_args(HeadDirection) and data is not None:
         raise UsageError('data= is only read for class means; add direction="means", or leave data= out.')
-    if direction not in get_args(RowDirection) and data is None and directions is None:
+    if direction not in get_args(HeadDirection) and data is None and directions is None:
         raise UsageError(f"direction={direction!r} needs images; pass data= (batches of images and labels).")
 
 
@@ -241,17 +201,6 @@ def _checked_directions(directions: Tensor, head: Head) -> Tensor:
             f"{head.num_features} features; give directions of that width."
         )
     return directions
-
-
-def _rows(head: Head, indices: tuple[int, ...]) -> Tensor:
-    rows = head.weight[list(indices)]
-    empty = [index for index, row in zip(indices, rows, strict=True) if not bool(row.any())]
-    if empty:
-        raise UsageError(
-            f"The head's row for class {empty[0]} is zero and gives no direction; if the class was forgotten and "
-            "folded before, leave it out of the request."
-        )
-    return rows
 
 
 def _means(model: nn.Module, head: Head, indices: tuple[int, ...], data: Iterable[Any], *, centered: bool) -> Tensor:

@@ -50,7 +50,7 @@ class GradCamData:
     before: Maps
     """(n, h, w) of the original model."""
     after: Maps
-    """(n, h, w) of the unlearned model through its own score; zero by construction for a class that POUR-P forgot."""
+    """(n, h, w) of the unlearned model through its own score; zero where POUR-P made that score constant."""
     through_original: Maps
     """(n, h, w) of the unlearned model's encoder through the original's head row."""
     projected: bool
