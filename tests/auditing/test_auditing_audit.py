@@ -10,6 +10,7 @@ import pour
 from pour.auditing import AuditReport, audit
 from pour.auditing.audit import _limited
 from pour.auditing.measure import Measurer
+from pour.auditing.relearning import Relearning
 from pour.data.dataset import ImageDataset, ImageSplit
 from pour.data.splits import Splits
 from pour.errors import UsageError
@@ -453,3 +454,49 @@ def test_models_that_are_not_what_they_are_given_as_are_told(digits_original, di
     ]
     with pytest.raises(UsageError, match="An audit needs the original model; pass original="):
         audit(original=None, unlearned=other, data=digits_splits)
+
+
+def dense(seed, width=16):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+
+
+def test_heads_are_found_on_the_images_of_the_data(digits_splits):
+    """Of each model by itself: the retrained ones are built in another way."""
+    original = dense(0)
+    models = {
+        "original": original,
+        "unlearned": pour.forget(original, classes=["3"], head="3"),
+        "retrained": nn.Sequential(dense(1), nn.Identity()),
+        "retrained_second": nn.Sequential(dense(2), nn.LogSoftmax(dim=1)).half(),
+    }
+    relearning = Relearning(steps=(0, 1))
+    report = audit(**models, data=digits_splits, relearn=relearning, layers=True, **QUIET)
+    assert report.value("acc_f") == 0
+    # The encoder of the original and the unlearned model is the same.
+    assert report.value("cka_f_o", "raw") == pytest.approx(1)
+    assert len(report.relearning) == 4
+    assert {entry.reference for entry in report.layers} == {"original", "retrained"}
+    del models["retrained"], models["retrained_second"]
+    named = audit(**models, data=digits_splits, head="3", **QUIET)
+    assert audit(**models, data=digits_splits, **QUIET) == named
+
+
+def test_a_head_that_does_not_give_the_scores_is_not_audited(digits_splits):
+    class Cosine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.emb = nn.Linear(64, 10)
+            self.weight = nn.Parameter(torch.randn(10, 10))
+
+        def forward(self, images):
+            return nn.functional.linear(nn.functional.normalize(self.emb(images.flatten(1))), self.weight)
+
+    for role in ("original", "unlearned", "retrained"):
+        models = {"original": dense(0), "unlearned": dense(1), "retrained": dense(2)} | {role: Cosine()}
+        with pytest.raises(
+            UsageError, match=rf"although emb \(10 x 64\) has as many outputs.*This is the {role} model"
+        ):
+            audit(**models, data=digits_splits, **QUIET)
+    with pytest.raises(UsageError, match=r"'1' gives 16 scores.*This is the original model"):
+        audit(original=dense(0), unlearned=dense(1), data=digits_splits, head="1", **QUIET)

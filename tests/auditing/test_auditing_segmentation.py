@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from pour.data import Scenes, load_segmentation
 from pour.errors import UsageError
 from pour.metrics.cka import linear_cka
 from pour.metrics.segmentation import pixel_confusion, segmentation_scores
-from pour.models import tap_features
+from pour.models import find_head, tap_features
 from pour.models.segmentation import SegmentationModel
 from pour.training import Run
 
@@ -172,6 +173,26 @@ def test_what_does_not_fit_is_refused(data, changes, words) -> None:
     options = {"original": network(0), "unlearned": network(0), "data": data, "classes": ["car"]} | changes
     with pytest.raises(UsageError, match=words):
         audit_segmentation(**options, device="cpu", progress=False)
+
+
+def test_a_head_among_other_1x1_convolutions_is_found_on_the_scenes(data) -> None:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(3, 8, 1), nn.AvgPool2d(4), nn.ReLU(), nn.Conv2d(8, 4, 1), nn.Tanh())
+    model = SegmentationModel(nn.Sequential(*body, nn.Conv2d(4, 4, 1)), [0.5] * 3, [0.25] * 3, multiple=8).eval()
+    scenes = Scenes.of(data.splits["train"])
+    request = pour.ForgetRequest.of_scenes(scenes, [CAR])
+    for method, options in (("pour-p", {}), ("pour-d", {"steps": 1})):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            unlearned = pour.unlearn(model, request, method=method, device="cpu", progress=False, **options)
+        assert find_head(unlearned).name == "model.5"
+    report = audit_segmentation(
+        original=model, unlearned=unlearned, data=data, classes=["car"], pixels=50, device="cpu", progress=False
+    )
+    assert report.value("cka_f_o") > 0.5
+    wrong = nn.Sequential(model, nn.ReLU())
+    with pytest.raises(UsageError, match=r"although 0\.model\.3 .*, 0\.model\.5 .* have as many outputs"):
+        pour.unlearn(wrong, request, method="pour-p", device="cpu", progress=False)
 
 
 def test_images_without_the_class_say_nothing_of_its_iou() -> None:

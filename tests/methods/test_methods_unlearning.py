@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -12,16 +13,20 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from small_requests import small_request, tiny_net
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import pour
+from pour.data.loader import DeviceLoader
 from pour.errors import UsageError
 from pour.methods import ForgetRequest, MaskedHead, make_method, register, request_of
+from pour.methods.images import first_images
 from pour.methods.teachers import without_dropout
-from pour.models import build_model, find_head, set_class_names
+from pour.models import build_model, digest, find_head, set_class_names
 from pour.models import history as cards
 
 if TYPE_CHECKING:
@@ -70,14 +75,127 @@ def test_a_head_that_is_not_found_by_itself(
     assert pour.history(again)[-1].method == method
 
 
-def test_without_being_told_it_says_what_to_pass() -> None:
-    with pytest.raises(UsageError, match="name the head with head=, or pass example="):
-        pour.unlearn(network(), small_request(), method="pour-d", device="cpu")
+class Attentive(nn.Module):
+    """A small vision transformer with several linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Linear(9, 8)
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = images.unfold(2, 3, 3).unfold(3, 3, 3).reshape(len(images), 4, 9)
+        return self.fc(self.block(self.patches(patches)).mean(dim=1))
+
+
+class Cosine(nn.Module):
+    """An embedding whose scores come from a parameter."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.emb = nn.Linear(36, width)
+        self.weight = nn.Parameter(torch.randn(4, width))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return nn.functional.linear(nn.functional.normalize(self.emb(images.flatten(1))), self.weight)
+
+
+METHODS: list[tuple[str, dict[str, Any]]] = [
+    ("pour-p", {}),
+    ("masked-head", {}),
+    ("random-direction", {}),
+    ("pour-d", {"steps": 2}),
+    ("delete", {"steps": 2}),
+    ("leace", {}),
+    ("unsir", {}),
+    ("finetune", {"epochs": 1}),
+]
+
+
+def loader(**options: Any) -> DataLoader[Any]:
+    """Images of class 2 in random order."""
+    images = torch.rand(12, 1, 6, 6, generator=torch.Generator().manual_seed(5))
+    return DataLoader(TensorDataset(images, torch.full((12,), 2)), batch_size=4, shuffle=True, **options)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("method", "options"), METHODS)
+@pytest.mark.parametrize(("build", "name"), [(network, "3"), (Attentive, "fc")])
+def test_the_head_is_found_on_the_images_of_the_request(
+    tmp_path: Path, method: str, options: dict[str, Any], build: Any, name: str
+) -> None:
+    torch.manual_seed(0)
+    model = build()
+    request = small_request(forget=loader())
+    result = pour.unlearn(model, request, method=method, device="cpu", progress=False, **options)
+    assert find_head(result).name == name
+    with pytest.raises(UsageError, match="any could be its head"):
+        find_head(model)
+    pour.save(result, tmp_path / "m.safetensors")
+    assert find_head(pour.load(tmp_path / "m.safetensors", build())).name == name
+    named = pour.unlearn(model, request, method=method, device="cpu", progress=False, head=name, **options)
+    assert digest(named.state_dict()) == digest(result.state_dict())
+    uint8 = small_request(forget=[(torch.randint(0, 256, (2, 1, 6, 6), dtype=torch.uint8), torch.tensor([2, 2]))])
+    assert find_head(pour.unlearn(model, uint8, method="pour-p", device="cpu")).name == name
+    half = pour.unlearn(build().half(), request, method=method, device="cpu", progress=False, **options)
+    assert find_head(half).name == name
+    assert next(half.parameters()).dtype == torch.float16
+
+
+@pytest.mark.parametrize("method", ["pour-p", "masked-head", "pour-d", "delete"])
+def test_a_layer_that_is_not_the_head_is_refused(method: str) -> None:
+    for width, words in ((8, "its linear layers are emb"), (4, r"although emb \(4 x 36\) has as many outputs")):
+        with pytest.raises(UsageError, match=words):
+            pour.unlearn(Cosine(width), small_request(), method=method, device="cpu", progress=False)
+    with pytest.raises(UsageError, match="'1' gives 6 scores, but the model another number"):
+        pour.unlearn(network(), small_request(), method=method, device="cpu", progress=False, head="1")
     with pytest.raises(UsageError, match="no layer called 'seven'"):
-        pour.unlearn(network(), small_request(), method="pour-d", device="cpu", head="seven")
+        pour.unlearn(network(), small_request(), method=method, device="cpu", head="seven")
+    changed = nn.Sequential(*network(), nn.ReLU())
+    with pytest.warns(UserWarning, match="not the output of its head '3': the model changes them"):
+        pour.unlearn(changed, small_request(), method=method, device="cpu", progress=False, head="3")
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_reading_the_first_images_draws_nothing_random(own: bool) -> None:
+    generator = torch.Generator().manual_seed(1) if own else None
+    batches = loader(generator=generator)
+    before = torch.get_rng_state(), random.getstate(), generator and generator.get_state()
+    assert first_images(batches, 3).shape == (3, 1, 6, 6)
+    after = torch.get_rng_state(), random.getstate(), generator and generator.get_state()
+    assert torch.equal(before[0], after[0])
+    assert before[1] == after[1]
+    assert generator is None or torch.equal(before[2], after[2])  # type: ignore[arg-type]
+    epochs = DeviceLoader(np.zeros((9, 6, 6, 1), np.uint8), np.arange(9), batch_size=3, device="cpu", shuffle=True)
+    first_images(epochs, 3)
+    assert epochs._next_epoch == 0
+
+
+@pytest.mark.parametrize("method", ["pour-p", "delete"])
+def test_images_that_cannot_be_read_are_told(method: str) -> None:
+    batches = [(torch.rand(3, 1, 6, 6), torch.full((3,), 2))]
+    for forget, words in (
+        (loader().dataset, r"A batch has 1 images and labels of shape \(\)"),
+        (iter(batches), "read more than once"),
+        ([], "holds no batches"),
+        ([{"image": torch.rand(3)}], "a pair of images and labels"),
+        ([(torch.rand(3, 2, 6, 6), torch.full((3,), 2))], r"cannot run on images of shape \(3, 2, 6, 6\) \(mat1"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            pour.unlearn(network(), ForgetRequest(classes=[2], forget=forget), method=method, device="cpu")
+    # Without images of its own a method does what it can.
+    result = pour.unlearn(tiny_net(), ForgetRequest(classes=[2], forget=iter(batches)), method="pour-p", device="cpu")
+    assert find_head(result).name == "5"
+
+
+def test_without_images_it_says_what_to_pass() -> None:
+    with pytest.raises(UsageError, match="name the head with head=, or pass example="):
+        pour.unlearn(network(), ForgetRequest(classes=[2]), method="pour-p", device="cpu")
 
 
 def test_an_audit_traces_the_head(digits_splits: Splits) -> None:
+    """On an example; on the audit's own images in the tests of audits."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
     report = pour.audit(
         original=model,

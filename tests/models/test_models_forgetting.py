@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import warnings
 from typing import Any
 
 import numpy as np
@@ -378,6 +379,30 @@ def test_a_head_whose_weight_is_used_without_calling_it(logit: Any, direction: A
     with torch.no_grad():
         torch.testing.assert_close(projected(features), projected.get_submodule("fc")(features))
         assert not torch.allclose(projected(features), model(features))
+
+
+def test_a_head_whose_weight_is_used_without_calling_it_is_verified() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        once = forget(Functional(), [1], example=torch.randn(5, 8))
+        twice = forget(once, [2], example=torch.randn(5, 8))
+    assert find_head(twice).module.forgotten == (1, 2)
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_the_head_is_found_on_the_data_of_means(once: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    batches = [(torch.rand(5, 1, 2, 2), torch.arange(5) % 2) for _ in range(3)]
+    expected = find_head(forget(model, [0], direction="means", data=batches, head="3")).module.projector.basis
+    data = iter(batches) if once else batches
+    found = find_head(forget(model, [0], direction="means", data=data))
+    assert found.name == "3"
+    assert torch.equal(found.module.projector.basis, expected)
+    with pytest.raises(UsageError, match=r"not the output of '1'|'1' gives 6 scores"):
+        forget(model, [0], direction="means", data=batches, head="1")
+    with pytest.raises(UsageError, match=r"cannot run on images of shape \(5, 2, 2, 2\)"):
+        forget(model, [0], direction="means", data=[(torch.rand(5, 2, 2, 2), torch.zeros(5))])
 
 
 def test_centred_means_need_more_than_the_forgotten_class() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import namedtuple
 from dataclasses import dataclass
 
 import pytest
 import torch
-from model_families import CLASSES, FAMILIES, ConvHead, build_family, mlp, timm_model, torchvision_model
+from model_families import CLASSES, FAMILIES, ConvHead, TokenHead, build_family, mlp, timm_model, torchvision_model
 from torch import Tensor, nn
 
 from pour.errors import UsageError
@@ -30,7 +31,7 @@ class TwoHeads(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Changes the head's output, so that only the width tells."""
+    """Returns the head's output at another temperature."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,6 +39,65 @@ class Scaled(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.net(images) * 2
+
+
+class Functional(nn.Module):
+    """Computes its scores from a weight: a parameter of its own (as ArcFace does), or that of a layer it never calls.
+
+    Args:
+        width: Features of the embedding.
+        layer: Use the weight of a layer.
+        cosine: Normalise features and weight.
+        after: What is done to the scores.
+    """
+
+    def __init__(
+        self, width: int = 16, *, layer: bool = False, cosine: bool = False, after: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.emb = nn.Linear(3072, width)
+        self.out = nn.Linear(width, CLASSES) if layer else nn.Module()
+        if not layer:
+            self.out.weight, self.out.bias = nn.Parameter(torch.randn(CLASSES, width)), None
+        self.cosine = cosine
+        self.after = after or nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        z, weight = self.emb(images.flatten(1)).tanh(), self.out.weight
+        if self.cosine:
+            z, weight = nn.functional.normalize(z), nn.functional.normalize(weight)
+        return self.after(nn.functional.linear(z, weight, self.out.bias))
+
+
+class Transformer(nn.Module):
+    """Patches, two layers, the mean of tokens or of their scores."""
+
+    def __init__(self, *, pool_scores: bool = False, width: int = 16) -> None:
+        super().__init__()
+        self.patches = nn.Linear(3 * 64, width)
+        layer = nn.TransformerEncoderLayer(width, 2, 32, dropout=0.5, batch_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2)
+        self.fc = nn.Linear(width, CLASSES)
+        self.pool_scores = pool_scores
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = images.unfold(2, 8, 8).unfold(3, 8, 8).permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+        tokens = self.blocks(self.patches(patches))
+        return self.fc(tokens).mean(dim=1) if self.pool_scores else self.fc(tokens.mean(dim=1))
+
+
+class Enlarged(nn.Module):
+    """A map of scores, enlarged and cropped as segmentation networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 6, 3, stride=4), nn.ReLU(), nn.Conv2d(6, CLASSES, 1), nn.ReLU())
+        self.score = nn.Conv2d(CLASSES, CLASSES, 1)
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        maps = self.score(self.body(images))
+        wide = nn.functional.interpolate(maps, size=(36, 36), mode="bilinear", align_corners=False)
+        return {"out": wide[..., 2:34, 2:34]}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -128,12 +188,79 @@ def test_tracing_releases_hooks_and_modes_when_the_model_fails() -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_a_head_chosen_by_width_alone_comes_with_a_warning() -> None:
-    with pytest.warns(UserWarning, match=r"chosen by its width"):
-        assert find_head(Scaled(), example=EXAMPLE).name == "net.out"
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_is_verified_on_an_example(family: str) -> None:
+    model, (_, options, name) = build_family(family), FAMILIES[family]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert find_head(Scaled(), head="net.out").name == "net.out"
+        assert find_head(model, **(options | {"example": EXAMPLE[:1]})).name == name
+        projected = forget(model, [0], **options)
+        assert find_head(projected, example=EXAMPLE).name == name
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (mlp(), "out"),
+        (mlp(width=CLASSES), "out"),
+        (mlp().half(), "out"),
+        (mlp().bfloat16(), "out"),
+        (Scaled(), "net.out"),
+        (nn.Sequential(mlp(), nn.Softmax(dim=1)), "0.out"),
+        (nn.Sequential(mlp(), nn.LogSoftmax(dim=1)), "0.out"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3072, 2), nn.Tanh(), nn.Linear(2, 2)), "3"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3072, 1000), nn.Linear(1000, 1000), nn.Softmax(dim=1)), "2"),
+        (Transformer(), "fc"),
+        (Transformer(width=CLASSES * 2), "fc"),
+        (Transformer(pool_scores=True), "fc"),
+        (TokenHead(), "readout"),
+        (ConvHead(), "score"),
+        (Enlarged(), "score"),
+        (Functional(layer=True), "out"),
+        (Functional(CLASSES, layer=True, after=nn.Softmax(dim=1)), "out"),
+    ],
+)
+def test_the_layer_that_gives_the_scores_is_found(model: nn.Module, name: str) -> None:
+    example = EXAMPLE.to(next(model.parameters()).dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for few in (example, example[:1]):
+            assert find_head(model, example=few).name == name
+        assert find_head(model, head=name, example=example).name == name
+
+
+@pytest.mark.parametrize(
+    ("model", "layers"),
+    [
+        (Functional(), "its linear layers are emb (16 x 3072)"),
+        (Functional(cosine=True), "its linear layers are emb (16 x 3072)"),
+        (Functional(CLASSES), "although emb (7 x 3072) has as many outputs"),
+        (Functional(layer=True, cosine=True), "although out (7 x 16) has as many outputs"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3072, CLASSES), nn.ReLU()), "although 1 (7 x 3072)"),
+        (torchvision_model("squeezenet1_1"), "although classifier.1 (7 x 512)"),
+    ],
+)
+def test_a_layer_that_does_not_give_the_scores_is_refused(model: nn.Module, layers: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(layers)):
+        find_head(model, example=torch.rand(2, 3, 64, 64) if "classifier" in layers else EXAMPLE)
+
+
+def test_a_wrong_place_of_a_library_is_corrected() -> None:
+    model = build_family("timm-vit")
+    model.get_classifier = lambda: model.blocks[0].mlp.fc2
+    assert find_head(model).name == "blocks.0.mlp.fc2"
+    assert find_head(model, example=EXAMPLE).name == "head"
+
+
+def test_a_name_is_checked_on_an_example() -> None:
+    with pytest.raises(UsageError, match=r"head 'hidden' gives 12 scores, but the model another number"):
+        find_head(mlp(), head="hidden", example=EXAMPLE)
+    with pytest.raises(UsageError, match=r"not the output of 'hidden', but of 'out'; name it with head='out'"):
+        find_head(mlp(width=CLASSES), head="hidden", example=EXAMPLE)
+    changed = nn.Sequential(mlp(), nn.ReLU())
+    for model, options in ((changed, {"head": "0.out"}), (forget(changed, [0], head="0.out"), {})):
+        with pytest.warns(UserWarning, match=r"not the output of its head '0.out': the model changes them"):
+            assert find_head(model, example=EXAMPLE, **options).name == "0.out"
 
 
 def test_a_relu_after_the_last_convolution_is_not_taken_for_a_head() -> None:

@@ -62,6 +62,10 @@ def test_the_head_is_found_and_scores_have_the_images_size(networks, arch: str, 
     head = find_head(model)
     assert head.name == name
     assert (head.num_classes, head.dim) == (CLASSES, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert find_head(model, example=IMAGES).name == name
+        assert find_head(pour.forget(model, classes=[2], example=IMAGES), example=IMAGES).name == name
     with torch.no_grad(), tap_features(model) as tap:
         scores = model(IMAGES)
     assert scores.shape == (2, CLASSES, 34, 50)

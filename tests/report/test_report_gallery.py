@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 
@@ -18,16 +19,22 @@ class Convolutional(nn.Module):
         return self.head(self.body(images)).mean((2, 3))
 
 
-def test_maps_are_drawn_as_they_are_audited(digits_splits):
+def dense():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+@pytest.mark.parametrize(
+    ("build", "head", "told"),
+    [(Convolutional, "head", {"head": "head"}), (Convolutional, "head", {}), (dense, "3", {})],
+)
+def test_maps_are_drawn_as_they_are_audited(digits_splits, build, head, told):
     torch.manual_seed(0)
-    model = Convolutional().bfloat16()
-    forgotten = pour.forget(model, classes=[3], head="head")
+    model = build().bfloat16()
+    forgotten = pour.forget(model, classes=[3], head=head)
     run = Run(device="cpu", progress=False)
-    report = pour.audit(
-        original=model, unlearned=forgotten, data=digits_splits, head="head", device="cpu", progress=False
-    )
+    report = pour.audit(original=model, unlearned=forgotten, data=digits_splits, device="cpu", progress=False, **told)
     models = {"original": model, "unlearned": forgotten}
-    gallery = hang(models, {"unlearned": report}, digits_splits, run, images=50, head="head")
+    gallery = hang(models, {"unlearned": report}, digits_splits, run, images=50, **told)
     assert any(section.title == "Angles" for section in gallery.figures)
     assert next(model.parameters()).dtype == torch.bfloat16
 

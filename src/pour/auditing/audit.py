@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
+import torch
 
 from pour.auditing.auditor import Auditor
 from pour.auditing.distance import Align
@@ -19,12 +20,12 @@ from pour.data.splits import Part, Splits
 from pour.errors import UsageError
 from pour.models.classes import check_data, resolve_classes
 from pour.models.head import find_head
+from pour.models.located import FEW_IMAGES, head_on_images
 from pour.training.run import Precision
 
 if TYPE_CHECKING:
     import os
 
-    import torch
     from torch import nn
 
     from pour.auditing.features import Role
@@ -78,7 +79,7 @@ def audit(
         cache: a folder that keeps the features of the reference models for the next audit.
         cache_unlearned: keep the unlearned model's features there too, for another audit of the same model.
         head: name of the models' head, where it is not found by itself.
-        example: a small batch of inputs on which to trace the head of the original instead; the others' is the same.
+        example: a small batch of inputs on which to find and verify the heads; by default images of the data.
         seed: fixes the choice of images and folds.
         device: where to compute, by default the GPU where there is one.
         precision: fp32 (the default) or bf16 for running the networks; metrics are always in float64.
@@ -121,8 +122,8 @@ def audit(
     models = {role: model for role, model in given.items() if model is not None}
     for model in models.values():
         check_data(model, channels=splits.train.whole.image_shape[2], names=splits.classes)
-    if head is None and example is not None:
-        head = find_head(original, example=example).name
+    few = torch.as_tensor(splits.train.whole.images[:FEW_IMAGES]).permute(0, 3, 1, 2)
+    heads = {role: _head(model, role, few, head, example) for role, model in models.items()}
     labels, counts = np.unique(splits.train.whole.labels, return_counts=True)
     join_processes()
     auditor = Auditor(
@@ -133,7 +134,7 @@ def audit(
         precision=precision or "fp32",
         align=align,
         epsilon=epsilon,
-        head=head,
+        heads=heads,
         seed=seed,
         cache=None if cache is None else Path(cache),
         cache_unlearned=cache_unlearned,
@@ -144,6 +145,16 @@ def audit(
         layers=layers,
         progress=progress and is_first_process(),
     )
+
+
+def _head(model: nn.Module, role: Role, images: torch.Tensor, head: str | None, example: Example | None) -> str:
+    """Return the name of a model's head, verified on the example or on images of the data."""
+    try:
+        if example is not None:
+            return find_head(model, head=head, example=example).name
+        return head_on_images(model, images, head=head).name
+    except UsageError as error:
+        raise UsageError(f"{error} This is the {role} model.") from error
 
 
 def _resolve_data(data: Splits | ImageDataset, classes: ClassRequest | None) -> Splits:

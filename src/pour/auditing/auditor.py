@@ -59,7 +59,7 @@ class Auditor:
     precision: Precision
     align: Align
     epsilon: float | None
-    head: str | None
+    heads: Mapping[Role, str]
     seed: int
     cache: Path | None
     cache_unlearned: bool
@@ -86,7 +86,7 @@ class Auditor:
                 forgotten=self.splits.forgotten,
                 device=self.device,
                 precision=self.precision,
-                head=self.head,
+                heads=self.heads,
                 cache=self.cache,
                 cache_unlearned=self.cache_unlearned,
                 advance=advance,
@@ -119,7 +119,7 @@ class Auditor:
             maps: list[LayerMap] = []
             if layers:
                 sides: dict[Side, ImageSplit] = {"forget": self.splits.forget_test, "retain": self.splits.retain_test}
-                maps = layer_maps(self.models, sides, self.device, head=self.head, seed=self.seed)
+                maps = layer_maps(self.models, sides, self.device, heads=self.heads, seed=self.seed)
         return AuditReport(
             data=AuditedData(
                 name=self.splits.name,
@@ -170,7 +170,9 @@ class Auditor:
 
     def _frozen(self) -> bool:
         return "retrained" in self.models and same_encoder(
-            self.models["original"], self.models["retrained"], head=self.head
+            self.models["original"],
+            self.models["retrained"],
+            heads=(self.heads["original"], self.heads["retrained"]),
         )
 
     def _suffixes(self) -> tuple[tuple[str, str], ...]:
@@ -307,7 +309,7 @@ class Auditor:
 
     def _relearned(self, role: Role, attack: Relearning | None, book: LineBook) -> RelearningCurve:
         run = Run(seed=self.seed, device=self.device, precision=self.precision, progress=False)
-        curve = relearn(self.models[role], self.splits, run, role=role, options=attack, head=self.head)
+        curve = relearn(self.models[role], self.splits, run, role=role, options=attack, head=self.heads[role])
         book.add("scores", role, {"relearn_f": curve.mean_forget})
         return curve
 

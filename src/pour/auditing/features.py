@@ -107,6 +107,8 @@ class Tapper:
     """fp32 (on a GPU that has it TF32 for all but the head), or bf16; features are kept in float32."""
     head: str | None = None
     """Name of the models' head, where it is not found by itself."""
+    heads: Mapping[Role, str] = field(default_factory=dict)
+    """Names of the heads of single models, which come before ``head``."""
     cache: Path | None = None
     """A folder for the features of the reference models."""
     cache_unlearned: bool = False
@@ -115,7 +117,7 @@ class Tapper:
     """Called with the number of images done and a word on what was done."""
     _loaders: dict[str, DeviceLoader] = field(default_factory=dict)
     _digests: dict[str, str] = field(default_factory=dict)
-    _tapped: list[tuple[nn.Module, Tapped]] = field(default_factory=list)
+    _tapped: list[tuple[nn.Module, str, Tapped]] = field(default_factory=list)
 
     def tap_all(self, models: Mapping[Role, nn.Module]) -> dict[Role, Tapped]:
         """Run each model over all splits."""
@@ -136,14 +138,14 @@ class Tapper:
             weights: the digest of its state dict, where the caller knows it.
         """
         network = unwrap(model)
-        found = find_head(network, head=self.head)
+        found = find_head(network, head=self.heads.get(role, self.head))
         self._check_head(found, role)
         weights = weights or _weights_digest(network)
         store = None
         if self.cache is not None and (role != "unlearned" or self.cache_unlearned):
             store = FeatureCache(self.cache, self.precision, self.device)
         on_device: nn.Module | None = None
-        twin = self._twin(network)
+        twin = self._twin(network, found.name)
         splits: dict[str, Features] = {}
         kept: list[str] = []
         for name, split in self.splits.items():
@@ -180,13 +182,13 @@ class Tapper:
             projected=isinstance(found.module, ProjectedHead),
             source=" ".join(kept) or None,
         )
-        self._tapped.append((network, tapped))
+        self._tapped.append((network, found.name, tapped))
         return tapped
 
-    def _twin(self, network: nn.Module) -> Tapped | None:
+    def _twin(self, network: nn.Module, head: str) -> Tapped | None:
         """A model tapped before whose encoder is the same, as that of the original is for a projected model."""
-        for other, tapped in self._tapped:
-            if same_encoder(network, other, head=self.head):
+        for other, name, tapped in self._tapped:
+            if same_encoder(network, other, heads=(head, name)):
                 return tapped
         return None
 

@@ -59,7 +59,7 @@ def layer_maps(
     sides: Mapping[Side, ImageSplit],
     device: torch.device,
     *,
-    head: str | None = None,
+    heads: Mapping[Role, str] | None = None,
     seed: int = 0,
 ) -> list[LayerMap]:
     """Compare the unlearned model's layers with those of the original and, where there is one, the retrained model.
@@ -68,14 +68,19 @@ def layer_maps(
         models: the models by role.
         sides: test images of the forgotten and of the retained classes.
         device: where to run.
-        head: name of the head, where it is not found by itself.
+        heads: dotted names of the models' heads; a head that is not named is found by itself.
         seed: fixes the choice of images.
     """
     maps = []
     for side, split in sides.items():
         chosen = split.take(stratified_rows(split.labels, _IMAGES, seed))
         images = to_unit(torch.as_tensor(chosen.images, device=device).permute(0, 3, 1, 2))
-        layers = {role: _layers(model, images, head) for role, model in models.items() if role != "retrained_second"}
+        names = heads or {}
+        layers = {
+            role: _layers(model, images, names.get(role))
+            for role, model in models.items()
+            if role != "retrained_second"
+        }
         unlearned = layers.pop("unlearned")
         for role, others in layers.items():
             values = cka_heatmap(unlearned, others)

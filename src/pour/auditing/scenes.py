@@ -11,8 +11,8 @@ from pour.data.scene_loader import SceneLoader
 from pour.errors import UsageError
 from pour.metrics._sampling import stratified_sample
 from pour.metrics.segmentation import pixel_confusion
-from pour.models.head import find_head
 from pour.models.history import unwrap
+from pour.models.located import head_on_images
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.projected import ProjectedHead
@@ -33,6 +33,8 @@ __all__ = ["PixelSample", "TappedScenes", "draw_pixels", "tap_scenes"]
 
 _GPU_BATCH = 32
 _CPU_BATCH = 4
+# Number of scenes to verify the head on.
+_VERIFIED = 2
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class TappedScenes:
 def tap_scenes(model: nn.Module, scenes: Scenes, sample: Mapping[Side, PixelSample], run: Run) -> TappedScenes:
     """Run ``model`` once over ``scenes``; count its answers and read its features at the drawn pixels."""
     network = in_float32(unwrap(model))
-    head = find_head(network)
+    head = head_on_images(network, torch.as_tensor(scenes.images[:_VERIFIED]).permute(0, 3, 1, 2))
     if head.dim != 1:
         raise UsageError("The model gives one answer to an image; segmentation needs a head that is a 1x1 convolution.")
     if head.num_classes != scenes.num_classes:

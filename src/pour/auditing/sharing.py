@@ -23,13 +23,18 @@ __all__ = ["from_encodings", "same_encoder"]
 _TOLERANCE = 0.01
 
 
-def same_encoder(first: nn.Module, second: nn.Module, *, head: str | None = None) -> bool:
+def same_encoder(first: nn.Module, second: nn.Module, *, heads: tuple[str, str] | None = None) -> bool:
     """Whether two networks differ in their heads alone, as those of one frozen backbone do.
 
     A network whose encoder has nothing to train says nothing by having the same one.
+
+    Args:
+        first: A network.
+        second: Another one.
+        heads: The dotted names of their heads, by default found by themselves.
     """
     networks = [unwrap(model) for model in (first, second)]
-    names = [find_head(network, head=head).name for network in networks]
+    names = heads or tuple(find_head(network).name for network in networks)
     if type(networks[0]) is not type(networks[1]) or names[0] != names[1] or not names[0]:
         return False
     own = f"{names[0]}."

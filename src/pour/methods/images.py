@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +20,19 @@ from pour.methods.own import LabelRule, MixedBatches, OwnBatches, own_batches
 from pour.training.loop import Epochs, is_epochs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from torch import Tensor
 
     from pour.data.dataset import LabelArray
     from pour.training.run import Run
 
-__all__ = ["Images"]
+__all__ = ["Images", "first_images"]
 
 _EVALUATION_BATCH = 1000
 _FEW = 100
+# Scenes are large, and two are enough to verify a head on.
+_FEW_SCENES = 2
 # An image with a label to a pixel fills memory as a thousand small ones do.
 _SCENES_AT_ONCE = 16
 
@@ -217,6 +221,44 @@ class Images:
         images = np.concatenate([first.images, second.images])[order]
         labels = np.concatenate([first.labels, second.labels])[order]
         return Images(ImageSplit(images, labels), mirrors=self._mirrors)
+
+
+def first_images(source: ImageSplit | Scenes | Iterable[tuple[Tensor, Tensor]], count: int) -> Tensor:
+    """Return at most ``count`` images, as they are. Raise UsageError if ``source`` contains no images.
+
+    Nothing random is drawn from the generators that later reads use.
+    """
+    if isinstance(source, ImageSplit | Scenes):
+        if not len(source.images):
+            raise UsageError("The request holds a split without images; check the classes to forget.")
+        few = min(count, _FEW_SCENES) if isinstance(source, Scenes) else count
+        return torch.as_tensor(source.images[:few]).permute(0, 3, 1, 2)
+    with _undisturbed(source):
+        # The batches of a loader of ours would go on with its next epoch.
+        batches: Any = source.epoch(0) if is_epochs(source) else Images(source)._source
+        first = next(iter(batches), None)
+    if first is None:
+        raise UsageError("The request holds no batches; give some images.")
+    images: Tensor = first[0]
+    return images[:count]
+
+
+@contextlib.contextmanager
+def _undisturbed(loader: object) -> Iterator[None]:
+    """Restore the global random generators, and those of a DataLoader and its samplers, after the block."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    owners = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    generators = [getattr(owner, "generator", None) for owner in owners]
+    states = [(generator, generator.get_state()) for generator in generators if isinstance(generator, torch.Generator)]
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=()):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        for generator, state in states:
+            generator.set_state(state)
 
 
 def _first(batches: Iterable[tuple[Tensor, Tensor]], count: int) -> Iterable[tuple[Tensor, Tensor]]:

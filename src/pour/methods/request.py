@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pour.data.dataset import ImageSplit
 from pour.data.scenes import Scenes
 from pour.errors import PourError, UsageError
-from pour.methods.images import Images
+from pour.methods.images import Images, first_images
 from pour.methods.own import LabelRule
 
 if TYPE_CHECKING:
@@ -96,6 +96,34 @@ class ForgetRequest:
         """Channels of the images, where they are splits of ours."""
         splits = (images for images in (self.forget, self.retain) if isinstance(images, ImageSplit))
         return next((images.image_shape[2] for images in splits), None)
+
+    def first_images(self, count: int, needs: Collection[Need] = ()) -> Tensor | None:
+        """Return at most ``count`` images of the request, or None if it has none.
+
+        Args:
+            count: most images.
+            needs: what the method reads anyway; other images serve only if there are none of these.
+
+        Raises:
+            UsageError: The images are not batches of images and labels.
+        """
+        offered = {"forget": self.forget, "retain": self.retain, "validation": self.validation}
+        sources = {need: source for need, source in offered.items() if source is not None}
+        declared = next((source for need, source in sources.items() if need in needs), None)
+        if declared is not None:
+            return first_images(declared, count)
+        problems: list[UsageError] = []
+        for source in sources.values():
+            try:
+                return first_images(source, count)
+            except UsageError as error:
+                problems.append(error)
+            except Exception:  # noqa: S112
+                # What goes wrong in data that the method does not need must not stop it.
+                continue
+        if problems:
+            raise problems[0]
+        return None
 
     def without(self, classes: Collection[int]) -> ForgetRequest:
         """The same request with no image of ``classes`` to retain or to validate on, where those are splits."""

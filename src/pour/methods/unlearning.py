@@ -19,6 +19,7 @@ from pour.methods.request import ForgetRequest
 from pour.models import history as cards
 from pour.models.classes import check_data, names_of_scores, resolve_classes
 from pour.models.head import find_head
+from pour.models.located import FEW_IMAGES, head_on_images
 from pour.models.registry import rebuild
 from pour.models.state import digest
 from pour.models.surgery import copy_model
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from pour.data.splits import Splits
     from pour.methods.request import Granted
-    from pour.models.head import Example
+    from pour.models.head import Example, Head
     from pour.training.run import Precision
 
 __all__ = ["carry_out", "make_method", "request_of", "unlearn"]
@@ -113,7 +114,7 @@ def unlearn(
         compile: compile the encoder that an iterative method trains; worth it on a GPU for long runs, or for many in
             one process.
         head: dotted name of the head, if it is not found by itself; the result remembers it.
-        example: a small batch of inputs on which to trace the head instead.
+        example: a small batch of inputs on which to find and verify the head; by default images of the request.
         options: the method's options, where it is given by name.
 
     Returns:
@@ -132,12 +133,17 @@ def unlearn(
     else:
         method = make_method(method, **options)
     run = Run(seed=seed, device=device, precision=precision, progress=progress, compile=compile)
-    told = None if head is None and example is None else find_head(model, head=head, example=example).name
-    return carry_out(model, request, method, run, head=told)
+    return carry_out(model, request, method, run, head=head, example=example)
 
 
 def carry_out(
-    model: nn.Module, request: ForgetRequest, method: Method, run: Run, *, head: str | None = None
+    model: nn.Module,
+    request: ForgetRequest,
+    method: Method,
+    run: Run,
+    *,
+    head: str | None = None,
+    example: Example | None = None,
 ) -> nn.Module:
     """:func:`unlearn` for a caller who has a method and a run; what the run has logged before stays out of it."""
     if not isinstance(request, ForgetRequest):
@@ -150,9 +156,9 @@ def carry_out(
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{name} of {method.name} must be a finite number, but is {value}.")
     original = cards.unwrap(model)
-    found = find_head(original, head=head)
     if request.class_names is not None:
         check_data(original, channels=request.channels, names=request.class_names)
+    found = _head(original, request, method, head, example)
     gone = cards.forgotten_before(original)
     names = names_of_scores(original, found.num_classes)
     classes = resolve_classes(request.classes, num_classes=found.num_classes, class_names=names, already=sorted(gone))
@@ -172,8 +178,9 @@ def carry_out(
     # Whoever asks may be in the middle of an evaluation.
     with run.seeded(), torch.inference_mode(mode=False), torch.enable_grad():
         work = copy_model(original)
-        if head is not None:
-            cards.set_head_name(work, head)
+        if head is not None or example is not None or not _is_found(work, found):
+            # Methods then find it without images, and the result keeps the name.
+            cards.set_head_name(work, found.name)
         result = method(work if dtype is None else work.float(), granted, run)
         if not isinstance(result, torch.nn.Module):
             raise UsageError(f"{method.name} gave back a {type(result).__name__}; its __call__ must return the model.")
@@ -202,6 +209,29 @@ def carry_out(
             ),
         )
     return result
+
+
+def _head(model: nn.Module, request: ForgetRequest, method: Method, head: str | None, example: Example | None) -> Head:
+    """Find the head, and verify it on the example or on images of the request if there are any."""
+    if example is not None:
+        return find_head(model, head=head, example=example)
+    try:
+        images = request.first_images(FEW_IMAGES, method.needs)
+    except UsageError as error:
+        try:
+            # A method that reads the batches refuses them itself.
+            return find_head(model, head=head)
+        except UsageError:
+            raise error from None
+    return find_head(model, head=head) if images is None else head_on_images(model, images, head=head)
+
+
+def _is_found(model: nn.Module, head: Head) -> bool:
+    """Return whether ``head`` is found without a name and without images."""
+    try:
+        return find_head(model).name == head.name
+    except UsageError:
+        return False
 
 
 def _unused(method: Method, granted: Granted) -> dict[str, None]:

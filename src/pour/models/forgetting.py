@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -18,11 +19,12 @@ from pour.models.direction import HeadDirection, choose_direction, head_removal
 from pour.models.dual import find_image_projection
 from pour.models.dualforget import forget_embedding
 from pour.models.head import Example, Head, find_head
+from pour.models.located import head_on_images
 from pour.models.modes import evaluating
 from pour.models.projected import ForgottenLogit, ProjectedHead
 from pour.models.state import digest, tensor_digest
 from pour.models.surgery import copy_model, swap_module
-from pour.models.tap import checked_batches, device_of, tap_features, to_unit
+from pour.models.tap import checked_batch, checked_batches, device_of, tap_features, to_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -77,7 +79,7 @@ def forget(
         direction: Where the directions of ``classes`` come from, see :data:`Direction`; means need ``data``.
         data: Batches of (images, labels), for means: of the forgotten classes, and for centred means of all classes.
         head: Dotted name of the head, if it is not found by itself.
-        example: A small batch of inputs on which to trace the head, if it is not found by itself.
+        example: A small batch of inputs on which to find and verify the head; by default the first batch of ``data``.
         forgotten_logit: The forgotten classes' own scores: "mask" (a large finite negative number, never predicted),
             "keep" (as printed in the paper) or "zero".
 
@@ -101,7 +103,7 @@ def forget(
                 "make a classifier of it with pour.models.zero_shot_classifier."
             )
         return forget_embedding(model, directions)
-    found = find_head(model, head=head, example=example)
+    found, data = _found(model, head, example, data)
     _check_finite(found)
     before = found.module if isinstance(found.module, ProjectedHead) else None
     earlier = cards.forgotten_before(model)
@@ -159,6 +161,20 @@ def forget(
         ),
     )
     return result
+
+
+def _found(
+    model: nn.Module, head: str | None, example: Example | None, data: Iterable[Any] | None
+) -> tuple[Head, Iterable[Any] | None]:
+    """Return the head, verified on ``example`` or on the first batch of ``data``, and ``data`` from its beginning."""
+    if example is not None or data is None:
+        return find_head(model, head=head, example=example), data
+    batches = iter(data)
+    first = next(batches, None)
+    if first is None:
+        return find_head(model, head=head), ()
+    found = head_on_images(model, checked_batch(first)[0], head=head)
+    return found, itertools.chain([first], batches)
 
 
 def _precise(values: Tensor, head: Head) -> Tensor:

@@ -8,16 +8,14 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from pour.errors import UsageError
 from pour.models.history import head_name, unwrap
-from pour.models.modes import evaluating
-from pour.models.output import output_tensors
 from pour.models.projected import ProjectedHead, is_head_layer
 from pour.models.resnet import ResNet
+from pour.models.verification import fits, gives_scores, returned, run_on
 from pour.models.wrapper import NormalizedModel
 from pour.models.zeroshot import ZeroShotClassifier
 
@@ -83,8 +81,11 @@ def find_head(model: nn.Module, *, head: str | None = None, example: Example | N
     """Find the layer whose output is the class scores.
 
     In this order: the layer called ``head``; a head projected before; the layer that the model was told is its head;
-    the known place in our own, torchvision, timm and transformers models; the layer whose output is the model's output
-    when it runs on ``example``; the only linear layer of the model.
+    the known place in our own, torchvision, timm and transformers models; the only linear layer of the model.
+
+    With ``example`` the layer is verified: the scores that the model returns must be the output of this layer, also
+    after a softmax, a temperature or another increasing function of each score, an average over positions or the
+    enlarging of a map. If the structure suggests no layer or another one, every layer is tried.
 
     Args:
         model: Any classifier; it is left as it was.
@@ -92,38 +93,54 @@ def find_head(model: nn.Module, *, head: str | None = None, example: Example | N
         example: A small batch to run the model on: a tensor, a tuple of arguments or a dict of keyword arguments.
 
     Raises:
-        UsageError: No linear layer is there, or several could be the head; the sentence lists them.
+        UsageError: The model has no linear layer, or several could be the head, or none gives the scores; the sentence
+            lists them.
+
+    Warns:
+        UserWarning: The layer that was named could not be verified.
 
     Example:
+        >>> import torch
         >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
         >>> find_head(model, example=torch.zeros(1, 8)).name
         '2'
     """
     model = unwrap(model)
+    named = _named_head(model, head)
+    if named is not None:
+        found = _checked(model, named)
+        if example is not None:
+            _verify_named(model, found, example)
+        return found
+    suggested = _family(model)
+    candidates = [name for name, module in model.named_modules() if is_head_layer(module)]
+    if suggested is None and not candidates:
+        raise UsageError(
+            "The model has no linear layer or 1x1 convolution that could be its head; "
+            "pour works on classifiers that end in one."
+        )
+    if example is None:
+        return _checked(model, suggested if suggested is not None else _single(model, candidates))
+    return _verified(model, suggested, candidates, example)
+
+
+def _named_head(model: nn.Module, head: str | None) -> str | None:
+    """Return the name of the layer that the caller gave, that was projected before, or that the model was told."""
     if head is not None:
-        return _checked(model, _named(model, head))
+        return _named(model, head)
     projected = [name for name, module in model.named_modules() if isinstance(module, ProjectedHead)]
     if len(projected) > 1:
         raise _ambiguous(model, projected)
-    told = head_name(model)
-    if not projected and told is not None:
-        return _checked(model, _named(model, told))
-    name = projected[0] if projected else _family(model)
-    if name is None:
-        candidates = [name for name, module in model.named_modules() if is_head_layer(module)]
-        if not candidates:
-            raise UsageError(
-                "The model has no linear layer or 1x1 convolution that could be its head; "
-                "pour works on classifiers that end in one."
-            )
-        name = _traced(model, candidates, example) if example is not None else _single(model, candidates)
-    return _checked(model, name)
+    told: str | None = head_name(model)
+    if projected:
+        return str(projected[0])
+    return None if told is None else _named(model, told)
 
 
 def _checked(model: nn.Module, name: str) -> Head:
     found = Head(name, model.get_submodule(name))
     if isinstance(found.layer.weight, UninitializedParameter):
-        raise UsageError(f"The head {name!r} has no weights yet; run the model once on an example first.")
+        raise _uninitialised(name)
     if found.num_classes < 2:
         raise UsageError(f"The head {name!r} gives a single score; pour needs one score per class, so at least two.")
     return found
@@ -210,59 +227,74 @@ def _single(model: nn.Module, candidates: Sequence[str]) -> str:
     raise UsageError(f"{found}; name the head with head=, or pass example= (a small batch of images).")
 
 
-def _traced(model: nn.Module, candidates: Sequence[str], example: Example) -> str:
-    seen: dict[str, list[Tensor]] = {name: [] for name in candidates}
-    handles = []
-    try:
-        for name in candidates:
-
-            def keep(module: nn.Module, inputs: Any, output: Any, *, calls: list[Tensor] = seen[name]) -> None:
-                calls.extend(output_tensors(output))
-
-            handles.append(model.get_submodule(name).register_forward_hook(keep))
-        with evaluating(model), torch.no_grad():
-            results = output_tensors(_call(model, example))
-    finally:
-        for handle in handles:
-            handle.remove()
-    exact = [name for name, calls in seen.items() if any(_same(call, result) for call in calls for result in results)]
-    if len(exact) == 1:
-        return exact[0]
-    if exact:
-        raise _ambiguous(model, exact)
-    widths = {size for result in results if result.ndim > 1 for size in (result.shape[1], result.shape[-1])}
-    ran = [Head(name, model.get_submodule(name)) for name, calls in seen.items() if calls]
-    fitting = [head.name for head in ran if head.num_classes in widths]
+def _verified(model: nn.Module, suggested: str | None, candidates: Sequence[str], example: Example) -> Head:
+    """Return the suggested head if it gives the scores, otherwise the only layer that does."""
+    if suggested is not None:
+        found = _checked(model, suggested)
+        if gives_scores(model, found, example):
+            return found
+    _check_initialised(model, candidates)
+    output = run_on(model, example)
+    heads = [Head(name, model.get_submodule(name)) for name in candidates]
+    fitting = [head for head in heads if fits(head, output)]
+    if fitting and all(head.num_classes < 2 for head in fitting):
+        return _checked(model, fitting[-1].name)
+    fitting = [head for head in fitting if head.num_classes > 1]
     if not fitting:
         raise UsageError(
-            "No linear layer of the model gives as many scores as the model does on example=; "
-            "name the head with head=, or give a model that ends in a linear layer."
+            "No linear layer gives as many scores as the model does; its linear layers are "
+            f"{_listed(model, candidates[-_SHOWN:])}. Give a model whose scores are the output of nn.Linear or a 1x1 "
+            "nn.Conv2d."
         )
-    if len(fitting) > 1:
-        raise _ambiguous(model, fitting)
+    giving = [head for head in fitting if gives_scores(model, head, example, anywhere=True)]
+    if len(giving) > 1:
+        # An embedding behind an activation may be returned next to the scores.
+        giving = returned(model, giving, example) or giving
+    if len(giving) > 1:
+        raise _ambiguous(model, [head.name for head in giving])
+    if giving and gives_scores(model, giving[0], example):
+        return giving[0]
+    raise UsageError(
+        f"No linear layer gives the model's scores, although {_listed(model, [head.name for head in fitting])} "
+        f"{'have' if len(fitting) > 1 else 'has'} as many outputs. Give a model that ends in its head, or name the "
+        "head with head=."
+    )
+
+
+def _verify_named(model: nn.Module, head: Head, example: Example) -> None:
+    """Raise if ``head`` cannot be the head that it was named; warn if its output is not the model's scores."""
+    if gives_scores(model, head, example):
+        return
+    output = run_on(model, example)
+    if not fits(head, output):
+        raise UsageError(
+            f"The head {head.name!r} gives {head.num_classes} scores, but the model another number; name the layer "
+            "that gives its scores with head=."
+        )
+    # A projector that stands there already is not moved.
+    layers = [] if isinstance(head.module, ProjectedHead) else list(model.named_modules())
+    others = [Head(name, module) for name, module in layers if is_head_layer(module) and module is not head.layer]
+    giving = [other.name for other in others if fits(other, output) and gives_scores(model, other, example)]
+    if giving:
+        raise UsageError(
+            f"The model's scores are not the output of {head.name!r}, but of {giving[-1]!r}; name it with "
+            f"head={giving[-1]!r}."
+        )
     warnings.warn(
-        f"The head {fitting[0]!r} was chosen by its width: the model changes its output before returning it, "
-        "so check the forgotten model's scores, or confirm the choice with head=.",
+        f"The model's scores are not the output of its head {head.name!r}: the model changes them before it returns "
+        "them, so check the scores of the result.",
         stacklevel=3,
     )
-    return fitting[0]
 
 
-def _call(model: nn.Module, example: Example) -> object:
-    try:
-        if isinstance(example, dict):
-            return model(**example)
-        return model(*example) if isinstance(example, tuple) else model(example)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"The model cannot run on example= ({reason}); give a small batch that it accepts.") from error
+def _check_initialised(model: nn.Module, names: Sequence[str]) -> None:
+    for name in names:
+        if isinstance(model.get_submodule(name).weight, UninitializedParameter):
+            raise _uninitialised(name)
 
 
-def _same(output: Tensor, result: Tensor) -> bool:
-    """Equal up to a reshape."""
-    if output.numel() != result.numel() or output.dtype != result.dtype:
-        return False
-    return torch.equal(output.reshape(-1), result.reshape(-1))
+def _uninitialised(name: str) -> UsageError:
+    return UsageError(f"The head {name!r} has no weights yet; run the model once on an example first.")
 
 
 def _listed(model: nn.Module, names: Sequence[str]) -> str:

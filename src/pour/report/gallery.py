@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
+
 from pour.auditing.features import pooled
 from pour.metrics.predictions import confusion_matrix
-from pour.models.head import find_head
 from pour.models.history import history
+from pour.models.located import FEW_IMAGES, head_on_images
 from pour.models.surgery import in_float32
 from pour.models.tap import Features, extract_features
 from pour.report.embedding import Embedding
@@ -79,7 +81,9 @@ def hang(
         head: name of the models' head, where it is not found by itself.
     """
     test = splits.test.whole
-    seen = {name: _features(model, evaluation_loader(test, run), run, head) for name, model in models.items()}
+    few = torch.as_tensor(test.images[:FEW_IMAGES]).permute(0, 3, 1, 2)
+    heads = {name: head_on_images(model, few, head=head) for name, model in models.items()}
+    seen = {name: _features(model, evaluation_loader(test, run), run, heads[name]) for name, model in models.items()}
     first = next(iter(reports))
     shown = {name: seen[name] for name in dict.fromkeys(["original", first, *models])}
     placed = embedding_data(
@@ -98,18 +102,18 @@ def hang(
             caption="Each model's features are centred, scaled and rotated into the original's frame first.",
         ),
         *_confusions(shown, splits),
-        FigureSection.of("Angles", partial(_angles, find_head(models["original"], head=head), seen["original"])),
+        FigureSection.of("Angles", partial(_angles, heads["original"], seen["original"])),
         *_from_reports(reports),
         *_losses(models),
     ]
     return Gallery(tuple(figures), Embedding.of(placed, answers, test.images))
 
 
-def _features(model: nn.Module, batches: DeviceLoader, run: Run, head: str | None) -> Features:
+def _features(model: nn.Module, batches: DeviceLoader, run: Run, head: Head) -> Features:
     """One row to an image, as the audit sees it."""
     network = in_float32(model)
     seen = extract_features(network, batches, device=run.torch_device, head=head)
-    return replace(seen, features=pooled(seen.features, find_head(network, head=head)))
+    return replace(seen, features=pooled(seen.features, head))
 
 
 def _angles(head: Head, seen: Features, theme: Theme) -> Figure:

@@ -1,0 +1,50 @@
+"""Find the head of a model on a few images of its data, whatever the precision and device of the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pour.errors import UsageError
+from pour.models.head import Head, find_head
+from pour.models.history import unwrap
+from pour.models.surgery import in_float32
+from pour.models.tap import device_of, to_unit
+from pour.models.verification import CannotRunError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+__all__ = ["FEW_IMAGES", "head_on_images"]
+
+FEW_IMAGES = 8
+"""Number of images to verify a head on."""
+
+
+def head_on_images(model: nn.Module, images: Tensor, *, head: str | None = None) -> Head:
+    """Find the head of ``model`` and verify it on ``images``, see :func:`~pour.models.head.find_head`.
+
+    Args:
+        model: Any classifier; it is left as it was.
+        images: A few images, uint8 or floats in [0, 1], on any device.
+        head: Dotted name of the head.
+
+    Raises:
+        UsageError: There is no head, or the model cannot run on the images.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.Linear(8, 3)).half()
+        >>> head_on_images(model, torch.zeros(2, 1, 2, 2, dtype=torch.uint8)).name
+        '2'
+    """
+    network = in_float32(unwrap(model))
+    example = to_unit(images[:FEW_IMAGES]).float().to(device_of(network))
+    try:
+        name = find_head(network, head=head, example=example).name
+    except CannotRunError as error:
+        raise UsageError(
+            f"The model cannot run on images of shape {tuple(example.shape)} ({error.reason}); give images of the size "
+            "and channels that it takes."
+        ) from error
+    return Head(name, unwrap(model).get_submodule(name))

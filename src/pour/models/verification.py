@@ -1,0 +1,239 @@
+"""Check on an input that the output of a layer is the class scores of a model."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from pour.errors import UsageError
+from pour.models.modes import evaluating
+from pour.models.output import output_tensors, scores_of
+from pour.models.projected import ProjectedHead, is_masked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pour.models.head import Example, Head
+
+__all__ = ["CannotRunError", "fits", "gives_scores", "returned", "run_on"]
+
+_LEVELS = 4
+_STEP = 0.25
+# Largest difference between equal scores, as a share of the distance to the next score.
+_TOLERANCE = 1e-3
+_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError)
+
+
+class CannotRunError(UsageError):
+    """The model raised an error on the example."""
+
+    def __init__(self, example: Example, reason: str) -> None:
+        self.reason = reason
+        shape = f" of shape {tuple(example.shape)}" if isinstance(example, Tensor) else ""
+        super().__init__(f"The model cannot run on example={shape} ({reason}); give a small batch that it accepts.")
+
+
+def run_on(model: nn.Module, example: Example, *, weights: Mapping[str, Tensor] | None = None) -> object:
+    """Return what ``model`` returns for ``example``, in evaluation mode. Raise CannotRunError if the model fails.
+
+    Args:
+        model: Left as it is.
+        example: A tensor, positional arguments or keyword arguments.
+        weights: Other values of some parameters, by name.
+    """
+    kwargs = example if isinstance(example, dict) else {}
+    args = () if isinstance(example, dict) else example if isinstance(example, tuple) else (example,)
+    try:
+        # Tensors made in inference mode, which a model may keep, could not be trained on later.
+        with evaluating(model), torch.inference_mode(mode=False), torch.no_grad():
+            if weights is None:
+                return model(*args, **kwargs)
+            return torch.func.functional_call(model, dict(weights), args, kwargs, tie_weights=False)
+    except _ERRORS as error:
+        if isinstance(error, UsageError):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CannotRunError(example, reason) from error
+
+
+def fits(head: Head, output: object) -> bool:
+    """Return whether some tensor of a model's ``output`` has as many scores as ``head`` has classes."""
+    return any(
+        tensor.ndim > 1 and head.num_classes in (tensor.shape[1], tensor.shape[-1]) for tensor in output_tensors(output)
+    )
+
+
+def gives_scores(model: nn.Module, head: Head, example: Example, *, anywhere: bool = False) -> bool:
+    """Return whether the scores of ``model`` are the output of ``head``.
+
+    The output of the layer is replaced by chosen scores. A head makes the model return these scores, or an increasing
+    function of each (softmax, log-softmax, a temperature), the same for all classes, images and positions. Averages
+    over positions and the enlarging of a map do not change scores that are equal at all positions.
+
+    If the model uses the weight of the layer without calling it, the weight is exchanged instead.
+
+    Args:
+        model: The network, without compiling or parallel wrappers.
+        head: The layer, and its place in ``model``.
+        example: An input that the model accepts.
+        anywhere: Compare with every tensor that the model returns, not only with its scores.
+
+    Raises:
+        CannotRunError: The model fails on the example.
+
+    Example:
+        >>> from pour.models.head import Head
+        >>> model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3), nn.Softmax(dim=1))
+        >>> [gives_scores(model, Head(name, model.get_submodule(name)), torch.rand(2, 4)) for name in ("0", "1")]
+        [False, True]
+    """
+    if head.num_classes < 2:
+        return False
+    orders = _orders(head.num_classes)
+    tables: list[list[Tensor]] = []
+    for order in orders:
+        calls: list[torch.Size] = []
+        try:
+            with _replaced(head, _levels(order), calls):
+                output = run_on(model, example)
+        except CannotRunError:
+            # A model that runs as it is does more with the layer's output than to return it.
+            run_on(model, example)
+            return False
+        if not calls:
+            return _weight_gives_scores(model, head, example, anywhere=anywhere)
+        tables.append(_tables(head, output, calls[-1], anywhere=anywhere))
+    return any(_follow(pair, orders) for pair in zip(*tables, strict=False))
+
+
+def _orders(count: int) -> list[Tensor]:
+    """Return two orders of the classes. Classes of one level in the first have other levels in the second."""
+    first = torch.arange(count)
+    second = torch.empty_like(first)
+    second[torch.argsort(first % _LEVELS, stable=True, descending=True)] = first
+    return [first, second]
+
+
+def _levels(order: Tensor) -> Tensor:
+    """Return negative scores, so that an activation such as ReLU behind the layer is noticed."""
+    return -_STEP * (1 + order % _LEVELS)
+
+
+@contextlib.contextmanager
+def _replaced(head: Head, scores: Tensor, calls: list[torch.Size]) -> Iterator[None]:
+    """Have the layer return ``scores`` everywhere; append the shape of its output at each call to ``calls``."""
+
+    def replace(module: nn.Module, inputs: Any, output: Any) -> Any:
+        if not isinstance(output, Tensor):
+            return None
+        calls.append(output.shape)
+        shape = [1] * output.ndim
+        shape[_class_dim(head, output.shape)] = len(scores)
+        return scores.to(output).view(shape).expand(output.shape).contiguous()
+
+    handle = head.module.register_forward_hook(replace)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _class_dim(head: Head, shape: torch.Size) -> int:
+    """Return the dimension of the layer's output that holds the classes; a convolution may get a single image."""
+    return len(shape) - (1 if head.dim == -1 else 3)
+
+
+def _tables(head: Head, output: object, shape: torch.Size, *, anywhere: bool) -> list[Tensor]:
+    """Return the model's scores as tables (rows, C), one for each dimension that may hold the classes."""
+    tensors = output_tensors(output)
+    if tensors and not anywhere:
+        tensors = [scores_of(output, num_classes=head.num_classes)]
+    tables = []
+    for scores in tensors:
+        dims = [dim for dim in (1, -1) if scores.ndim > 1 and scores.shape[dim] == head.num_classes]
+        if not dims and scores.numel() == shape.numel():
+            scores, dims = scores.reshape(shape), [_class_dim(head, shape)]
+        tables += [scores.movedim(dim, -1).reshape(-1, head.num_classes) for dim in dims]
+    return tables
+
+
+def _follow(tables: tuple[Tensor, ...], orders: list[Tensor]) -> bool:
+    """Return whether all scores of one level are equal, and higher than those of the level below."""
+    sound = (table.is_floating_point() and table.numel() and bool(torch.isfinite(table).all()) for table in tables)
+    if not all(sound):
+        return False
+    lowest, highest = [], []
+    for level in range(min(_LEVELS, len(orders[0]))):
+        chosen = [(order % _LEVELS == level).to(tables[0].device) for order in orders]
+        values = torch.cat([table[:, columns].flatten() for table, columns in zip(tables, chosen, strict=True)])
+        lowest.append(float(values.min()))
+        highest.append(float(values.max()))
+    # Level 0 holds the highest scores.
+    gap = min(above - below for above, below in zip(lowest, highest[1:], strict=False))
+    spread = max(high - low for low, high in zip(lowest, highest, strict=True))
+    return gap > 0 and spread <= _tolerance(tables[0].dtype) * gap
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    return max(_TOLERANCE, 16 * torch.finfo(dtype).eps)
+
+
+def _weight_gives_scores(model: nn.Module, head: Head, example: Example, *, anywhere: bool) -> bool:
+    """Return whether the scores follow the weight of a layer that is not called.
+
+    Another order of the rows must give the scores in that order, and twice the weight must change them. The latter
+    excludes layers whose weight is normalised. The rows of a projected head, whose mask stays in place, keep their
+    order.
+    """
+    output = run_on(model, example)
+    if not fits(head, output):
+        return False
+    parameters = dict(head.layer.named_parameters(recurse=False))
+    if "weight" not in parameters:
+        # The weight is computed, as by weight norm: only its shape can be checked.
+        return True
+    kept = torch.ones_like(head.weight[:, 0], dtype=torch.bool) if head.bias is None else ~is_masked(head.bias)
+    prefix = f"{head.name}." if head.name else ""
+    twice = {f"{prefix}weight": 2 * parameters["weight"].detach()}
+    flipped = {
+        f"{prefix}{name}": parameters[name].detach().flip(0) for name in ("weight", "bias") if name in parameters
+    }
+    if isinstance(head.module, ProjectedHead):
+        kept[list(head.module.forgotten)] = False
+        twice, flipped = {f"{prefix}head.weight": twice[f"{prefix}weight"]}, {}
+    shape = torch.Size((0,))
+    found = [output, run_on(model, example, weights=twice), run_on(model, example, weights=flipped)]
+    tables = [_tables(head, each, shape, anywhere=anywhere) for each in found]
+    return any(
+        not _near(larger[:, kept], scores[:, kept]) and (not flipped or _near(turned.flip(1)[:, kept], scores[:, kept]))
+        for scores, larger, turned in zip(*tables, strict=False)
+    )
+
+
+def returned(model: nn.Module, heads: Sequence[Head], example: Example) -> list[Head]:
+    """Return those of ``heads`` whose output the model returns as it is, up to its shape."""
+    outputs: dict[str, list[Tensor]] = {head.name: [] for head in heads}
+    with contextlib.ExitStack() as hooks:
+        for head in heads:
+
+            def keep(module: nn.Module, inputs: Any, output: Any, *, calls: list[Tensor] = outputs[head.name]) -> None:
+                calls.extend(output_tensors(output))
+
+            hooks.callback(head.module.register_forward_hook(keep).remove)
+        results = output_tensors(run_on(model, example))
+    return [head for head in heads if any(_equal(call, result) for call in outputs[head.name] for result in results)]
+
+
+def _equal(output: Tensor, result: Tensor) -> bool:
+    if output.numel() != result.numel() or output.dtype != result.dtype:
+        return False
+    return torch.equal(output.reshape(-1), result.reshape(-1))
+
+
+def _near(values: Tensor, expected: Tensor) -> bool:
+    if values.shape != expected.shape or not values.numel():
+        return False
+    return bool(((values - expected).abs() <= _tolerance(values.dtype) * expected.abs().max()).all())
