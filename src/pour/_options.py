@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_METHOD", "chosen_method", "field_docs", "with_method_options"]
 
-DEFAULT_METHOD = "pour-d"
+DEFAULT_METHOD = "pour-a"
 _PREFIX = "option_"
 
 
@@ -27,7 +27,7 @@ def chosen_method(arguments: Sequence[str]) -> str:
 
     Example:
         >>> chosen_method(["m.safetensors", "--method", "delete"]), chosen_method(["--method=ssd"]), chosen_method([])
-        ('delete', 'ssd', 'pour-d')
+        ('delete', 'ssd', 'pour-a')
     """
     for position, argument in enumerate(arguments):
         if argument == "--method" and position + 1 < len(arguments):

@@ -89,6 +89,7 @@ CASES: dict[str, Case] = {
     "masked-head": Case(drop=0.0, reason="an answer less can only help the rest"),
     "neggrad-plus": Case(SMALL | {"batch_size": 64, "epochs": 3}),
     "pour-d": Case(SMALL),
+    "pour-a": Case(SMALL | {"steps": 400}),
     "pour-p": Case(drop=0.01, reason="on a collapsed model retained scores shift alike"),
     "projun": Case({"alpha_forget": 10.0, "images": 300}, drop=0.03),
     "random-direction": Case(drop=0.02, forgets=False, reason="a control: the direction means nothing"),
@@ -148,8 +149,10 @@ class Bench:
             "validation": splits.validation.retain,
             "build": lambda: pour.models.build_model("resnet-digits", 10, in_channels=1, image_size=8),
         }
-        needs = get_method(name).needs
-        allowed = {need: value if need in needs else Poisoned() for need, value in offered.items()}
+        needs, accepts = get_method(name).needs, get_method(name).accepts
+        allowed = {
+            need: value if need in needs else None if need in accepts else Poisoned() for need, value in offered.items()
+        }
         return ForgetRequest(classes=list(classes), recipe=get_recipe("digits"), mirrors=False, **allowed)
 
     def run(

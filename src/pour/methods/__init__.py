@@ -17,6 +17,7 @@ from pour.methods.l1_sparse import L1Sparse
 from pour.methods.leace import Leace, LeaceOrth
 from pour.methods.masked_head import MaskedHead
 from pour.methods.neggrad_plus import NegGradPlus
+from pour.methods.pour_a import PourA
 from pour.methods.pour_d import PourD
 from pour.methods.pour_p import PourP
 from pour.methods.projun import ProjUn
@@ -54,6 +55,7 @@ __all__ = [
     "Method",
     "MethodInfo",
     "NegGradPlus",
+    "PourA",
     "PourD",
     "PourP",
     "ProjUn",

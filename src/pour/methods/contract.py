@@ -36,6 +36,8 @@ class Method(ABC):
     """Where it comes from."""
     needs: ClassVar[tuple[Need, ...]] = ()
     """The data it reads; reading anything else raises."""
+    accepts: ClassVar[tuple[Need, ...]] = ()
+    """The data that it also reads if the request has them."""
     cost: ClassVar[str] = ""
     """What it costs, in words."""
     pixelwise: ClassVar[bool] = False

@@ -22,16 +22,28 @@ if TYPE_CHECKING:
     from pour.geometry.projector import Projector
     from pour.training.run import Run
 
-__all__ = ["put_in_front", "seen_features"]
+__all__ = ["earlier_logit", "put_in_front", "seen_features", "set_projector"]
 
 
 def put_in_front(
     model: nn.Module, added: Projector | Eraser, classes: tuple[int, ...], forgotten_logit: ForgottenLogit
 ) -> nn.Module:
     """Change ``model`` so that its features pass ``added`` before the head, after whatever was there already."""
+    place = find_head(model).module
+    together = Eraser.after(place.projector, added) if isinstance(place, ProjectedHead) else added
+    return set_projector(model, together, classes, forgotten_logit)
+
+
+def set_projector(
+    model: nn.Module, removal: Projector | Eraser, classes: tuple[int, ...], forgotten_logit: ForgottenLogit
+) -> nn.Module:
+    """Change ``model`` so that its features pass ``removal`` before the head, in place of an earlier projector.
+
+    Raises:
+        UsageError: An earlier request treats the scores of its classes in another way.
+    """
     head = find_head(model)
     place = head.module
-    together: Projector | Eraser = added
     if isinstance(place, ProjectedHead):
         if place.forgotten and place.forgotten_logit != forgotten_logit:
             raise UsageError(
@@ -39,11 +51,16 @@ def put_in_front(
                 f"instead of {forgotten_logit!r}, or fold the model first."
             )
         classes = (*place.forgotten, *classes)
-        together = Eraser.after(place.projector, added)
     weight = head.weight
-    together = together.to(device=weight.device, dtype=torch.promote_types(weight.dtype, torch.float32))
-    projected = ProjectedHead(head.layer, together, forgotten=sorted(set(classes)), forgotten_logit=forgotten_logit)
+    removal = removal.to(device=weight.device, dtype=torch.promote_types(weight.dtype, torch.float32))
+    projected = ProjectedHead(head.layer, removal, forgotten=sorted(set(classes)), forgotten_logit=forgotten_logit)
     return swap_module(model, place, projected.train(place.training))
+
+
+def earlier_logit(model: nn.Module) -> ForgottenLogit | None:
+    """Return how an earlier request treats the scores of its classes; None if no projector has any."""
+    place = find_head(model).module
+    return place.forgotten_logit if isinstance(place, ProjectedHead) and place.forgotten else None
 
 
 def seen_features(

@@ -222,6 +222,10 @@ class Granted:
         """All images that may be seen."""
         return [self._images_of(need) for need in self._needs if need != "build"]
 
+    def has(self, need: Need) -> bool:
+        """Return whether the method may read these data and the request has them."""
+        return need in self._needs and getattr(self._request, need) is not None
+
     def check(self) -> None:
         """Raise for the first thing that is needed and missing, or of classes that it may not be of."""
         for need in self._needs:

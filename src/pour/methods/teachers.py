@@ -21,12 +21,25 @@ if TYPE_CHECKING:
     from pour.methods.request import Granted
     from pour.training.run import Run
 
-__all__ = ["divergence", "fresh_model", "frozen_copy", "unmasked", "without_dropout"]
+__all__ = ["divergence", "fresh_model", "frozen_copy", "frozen_head", "unmasked", "without_dropout"]
 
 
 def frozen_copy(model: nn.Module, run: Run) -> nn.Module:
     """A copy in evaluation mode, on the run's device, whose weights do not train."""
     return copy_model(model).to(run.torch_device).eval().requires_grad_(False)
+
+
+@contextlib.contextmanager
+def frozen_head(model: nn.Module) -> Iterator[None]:
+    """Keep the parameters of the head from training while the block runs."""
+    before = [(parameter, parameter.requires_grad) for parameter in find_head(model).module.parameters()]
+    for parameter, _ in before:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter, trained in before:
+            parameter.requires_grad_(trained)
 
 
 @contextlib.contextmanager

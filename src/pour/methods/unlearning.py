@@ -91,7 +91,7 @@ def unlearn(
     model: nn.Module,
     request: ForgetRequest,
     *,
-    method: str | Method = "pour-d",
+    method: str | Method = "pour-a",
     seed: int = 0,
     device: str | torch.device | None = None,
     precision: Precision | None = None,
@@ -151,7 +151,7 @@ def carry_out(
             f"A request is needed (pour.ForgetRequest), not a {type(request).__name__}; make one of splits with "
             "pour.ForgetRequest.of(splits)."
         )
-    run = dataclasses.replace(run, history=[])
+    run = dataclasses.replace(run, history=[], choices={})
     for name, value in method.options().items():
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{name} of {method.name} must be a finite number, but is {value}.")
@@ -165,8 +165,13 @@ def carry_out(
     if request.pixelwise and not method.pixelwise:
         able = ", ".join(info.name for info in list_methods() if get_method(info.name).pixelwise)
         raise UsageError(f"{method.name} takes a label to an image, not to a pixel; on scenes use one of {able}.")
+    offered = tuple(need for need in method.accepts if getattr(request, need) is not None)
     granted = request.without(gone).grant(
-        method.needs, name=method.name, num_classes=found.num_classes, classes=classes, forgotten_before=gone
+        (*method.needs, *offered),
+        name=method.name,
+        num_classes=found.num_classes,
+        classes=classes,
+        forgotten_before=gone,
     )
     granted.check()
     unused = _unused(method, granted)
@@ -199,7 +204,7 @@ def carry_out(
                 method=method.name,
                 classes=classes,
                 class_names=tuple(names[index] for index in classes) if names else (),
-                options={**method.options(), **unused, "seed": run.seed, "precision": run.precision},
+                options={**method.options(), **unused, **run.choices, "seed": run.seed, "precision": run.precision},
                 digest_before=digest(original.state_dict()),
                 digest_after=digest(result.state_dict()),
                 steps=run.steps,

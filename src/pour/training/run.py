@@ -69,6 +69,8 @@ class Run:
     """Let methods compile the encoder they train: for many runs of one kind of network in one process, on a GPU."""
     history: list[dict[str, float]] = field(default_factory=list)
     """What was logged, in order."""
+    choices: dict[str, str | float | None] = field(default_factory=dict)
+    """Options that a method chose itself by measuring; the record of the run has them in place of its own."""
     on_step: Callable[[nn.Module, int], None] | None = None
     """Called after every optimisation step with the model and the steps done, to look and not to touch."""
 
@@ -94,6 +96,10 @@ class Run:
     def log(self, step: int, **values: float) -> None:
         """Keep the values of one step."""
         self.history.append({"step": step, **values})
+
+    def choose(self, **options: str | float | None) -> None:
+        """Keep the options that a method chose."""
+        self.choices.update(options)
 
     def fabric(self) -> Fabric:
         """Lightning Fabric for this device and precision."""
