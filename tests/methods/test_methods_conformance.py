@@ -89,7 +89,7 @@ CASES: dict[str, Case] = {
     "masked-head": Case(drop=0.0, reason="an answer less can only help the rest"),
     "neggrad-plus": Case(SMALL | {"batch_size": 64, "epochs": 3}),
     "pour-d": Case(SMALL),
-    "pour-a": Case(SMALL | {"steps": 400}),
+    "pour-a": Case({"steps": 200, "lr": 1e-3}, brief={"steps": 2}),
     "pour-p": Case(drop=0.01, reason="on a collapsed model retained scores shift alike"),
     "projun": Case({"alpha_forget": 10.0, "images": 300}, drop=0.03),
     "random-direction": Case(drop=0.02, forgets=False, reason="a control: the direction means nothing"),
