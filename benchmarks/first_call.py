@@ -201,10 +201,8 @@ def run_methods(data: BedData, only: list[str]) -> None:
     measured = rows_of(cases, data, [LABEL], [SEED])
     facts = surroundings()
     source = {"command": facts["command"], "commit": facts["commit"]}
-    rows = sorted(
-        [*rows, *({**row, **source} for row in measured)],
-        key=lambda row: (row["name"], [*BODIES].index(row["network"])),
-    )
+    rows += [{**row, **source} for row in measured]
+    rows.sort(key=lambda row: (row["name"], [*BODIES].index(row["network"])))
     bed = {"class": LABEL, "seed": SEED, "networks": [*BODIES], "good": {"acc_f": MOST_LEFT, "lost_acc_r": MOST_LOST}}
     write_text(file, json.dumps({**facts, "test_bed": bed, "not_run": NOT_RUN, "rows": rows}, indent=1) + "\n")
     summaries = {name: summary_of([row for row in rows if row["name"] == name]) for name in names}
