@@ -160,9 +160,8 @@ def summary_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def print_table(rows: list[dict[str, Any]]) -> None:
     """Print one line per method, the best first."""
-    print(
-        "| method | good | change of Acc_r: mean (worst) | Acc_f: mean (worst) | without the projector: mean (worst) | s |"
-    )
+    columns = ("method", "good", "change of Acc_r: mean (worst)", "Acc_f: mean (worst)", "without the projector", "s")
+    print(f"| {' | '.join(columns)} |")
     print("|---|---|---|---|---|---|")
     grouped: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
