@@ -241,8 +241,7 @@ def unlearn(
 ) -> None:
     """Forget classes, by default with pour-a, which needs images of these classes alone (--data).
 
-    --method NAME --help lists that method's own options. Before the table a sentence reports the accuracy on the
-    forget images before and after.
+    --method NAME --help lists that method's own options.
     """
     from pour.data.registry import is_segmentation
     from pour.data.splits import Splits
