@@ -1,4 +1,4 @@
-"""What `pour.unlearn` does without a single option, on six ordinary networks of scikit-learn's digits.
+"""Measure `pour.unlearn` without a single option, on six ordinary networks of scikit-learn's digits.
 
 The networks are those of ``pour.bench.test_bed``: three CNNs, two MLPs and a small transformer, trained in the run. A
 result is good if the class keeps at most 3 % of its test images and the accuracy on the other classes (Acc_r) falls by
@@ -56,7 +56,7 @@ FRESH: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 
 def request_of(name: str, body: str, data: BedData, label: int) -> pour.ForgetRequest:
-    """Return a request with a loader of forget images, and with what else the method needs."""
+    """Return a request with a loader of forget images, and with the other data that the method needs."""
     needs = get_method(name).needs
     loaders: dict[str, Any] = {}
     if "validation" in needs:
@@ -93,7 +93,7 @@ def row_kept(model: nn.Module) -> nn.Module:
 def measure(
     original: nn.Module, body: str, method: str, options: dict[str, Any], data: BedData, label: int
 ) -> dict[str, Any]:
-    """Unlearn ``label`` and return what is left, or the error."""
+    """Unlearn ``label`` and return the accuracies before and after, or the error."""
     acc_r, acc_f = accuracies(original, data, label)
     row: dict[str, Any] = {"original_acc_r": acc_r, "original_acc_f": acc_f}
     request = request_of(method, body, data, label)
@@ -110,10 +110,10 @@ def measure(
         row["kept_acc_r"], row["kept_acc_f"] = accuracies(row_kept(student), data, label)
     row["unprojected_acc_r"], row["unprojected_acc_f"] = accuracies(without_projector(student), data, label)
     record = pour.history(student)[-1]
-    chosen = {name: record.options[name] for name in ("direction", "anchor", "lr") if name in record.options}
+    choices = {name: record.options[name] for name in ("direction", "anchor", "lr") if name in record.options}
     shares = {name: value for entry in record.log for name, value in entry.items() if name == "encoder_share"}
     texts = [str(warning.message) for warning in raised if issubclass(warning.category, UserWarning)]
-    return {**row, **shares, "chosen": chosen, "steps": record.steps, "warnings": texts}
+    return {**row, **shares, "chosen": choices, "steps": record.steps, "warnings": texts}
 
 
 def rows_of(
@@ -144,7 +144,7 @@ def summary_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
         return {**summary, "errors": sorted({row["failed"] for row in rows})}
     changes = [row["acc_r"] - row["original_acc_r"] for row in done]
     left = [row["acc_f"] for row in done]
-    good = [change >= -MOST_LOST and kept <= MOST_LEFT for change, kept in zip(changes, left, strict=True)]
+    good = [change >= -MOST_LOST and acc_f <= MOST_LEFT for change, acc_f in zip(changes, left, strict=True)]
     values = {
         "change_acc_r": sum(changes) / len(done),
         "worst_change_acc_r": min(changes),
@@ -166,9 +166,10 @@ def print_table(rows: list[dict[str, Any]]) -> None:
     grouped: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         grouped.setdefault(row["name"], []).append(row)
-    found = {name: summary_of(group) for name, group in grouped.items()}
-    for name in sorted(found, key=lambda name: (-found[name].get("good", -1), found[name].get("acc_f", 100.0))):
-        one = found[name]
+    summaries = {name: summary_of(group) for name, group in grouped.items()}
+    order = sorted(summaries, key=lambda name: (-summaries[name].get("good", -1), summaries[name].get("acc_f", 100.0)))
+    for name in order:
+        one = summaries[name]
         if "good" not in one:
             print(f"| {name} | {one['failed']} of {one['networks']} failed | | | | |")
             continue

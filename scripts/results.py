@@ -260,13 +260,13 @@ def _sweep_line(lead: list[object], rows: list[dict[str, Any]]) -> str:
 def first_call_table() -> list[str]:
     """Every method at its defaults on the six networks of the test bed, the best first."""
     file = ROOT / "src" / "pour" / "methods" / "first_call.json"
-    found: dict[str, dict[str, Any]] = json.loads(file.read_text())["methods"]
+    rows: dict[str, dict[str, Any]] = json.loads(file.read_text())["methods"]
     lines = [
         "| method | good | change of Acc_r: mean (worst) | Acc_f: mean (worst) | seconds |",
         "|---|---|---|---|---|",
     ]
-    for name in sorted(found, key=lambda name: (-found[name].get("good", -1), found[name].get("acc_f", 100.0), name)):
-        row = found[name]
+    for name in sorted(rows, key=lambda name: (-rows[name].get("good", -1), rows[name].get("acc_f", 100.0), name)):
+        row = rows[name]
         failed = f" ({row['failed']} failed)" if row["failed"] else ""
         good = f"| {name} | {row.get('good', 0)} of {row['networks']}{failed} "
         if "acc_f" not in row:
