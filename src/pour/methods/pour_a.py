@@ -79,7 +79,7 @@ class PourA(IterativeMethod):
     """Anchors: views (transformed copies), retained (retained images), or auto: retained images if there are any."""
     anchors_per_image: int = 2
     """Number of anchors per forget image of a step."""
-    anchor_weight: float = 5.0
+    anchor_weight: float = 10.0
     """Weight w of the loss on the anchors."""
     forgotten_logit: ForgottenLogit | None = None
     """Score of a forgotten class: keep (W P z + b), mask or zero; None keeps it, or does as an earlier request."""
