@@ -208,11 +208,15 @@ def run_methods(data: BedData, only: list[str]) -> None:
     summaries = {name: summary_of([row for row in rows if row["name"] == name]) for name in names}
     about = {**bed, "details": "results/first_call/methods.json", "benchmark": "benchmarks/first_call.py"}
     found = {
-        name: {**summary, "options": make_method(name).options()}
+        name: {
+            **summary,
+            "options": make_method(name).options(),
+            "commit": next(row["commit"] for row in rows if row["name"] == name),
+        }
         for name, summary in summaries.items()
         if summary["networks"]
     }
-    versions = {name: facts[name] for name in ("command", "commit", "date", "versions", "threads")}
+    versions = {name: facts[name] for name in ("versions", "threads")}
     write_text(
         SUMMARY, json.dumps({"test_bed": about, **versions, "not_run": NOT_RUN, "methods": found}, indent=1) + "\n"
     )
