@@ -132,7 +132,7 @@ def test_method_options_are_flags_with_help():
 
 
 def test_tables(tmp_path):
-    assert "pour-d" in show("methods")
+    assert "pour-a" in show("methods")
     assert "resnet18" in show("models")
     shown = show("datasets", "--root", tmp_path)
     assert "cifar100" in shown
@@ -142,7 +142,7 @@ def test_tables(tmp_path):
 def test_demo(demo, tmp_path):
     out = demo.folder
     assert "control" in demo.printed
-    leading = " ".join(pour.AuditReport.load(out / "pour-d.json").summary)
+    leading = " ".join(pour.AuditReport.load(out / "pour-a.json").summary)
     assert leading in " ".join(demo.printed.split())
     page = Path(demo.printed.strip().splitlines()[-1])
     assert page == out / "report.html"

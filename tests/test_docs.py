@@ -29,7 +29,22 @@ def test_the_readmes_commands_run_as_written(tmp_path):
         done = process(*shlex.split(command), cwd=tmp_path)
         assert done.returncode == 0, f"pour {command}\n{done.stderr}"
     assert (tmp_path / "audit.json").is_file()
-    assert "pour-d" in (tmp_path / "audit.html").read_text()
+    assert "pour-a" in (tmp_path / "audit.html").read_text()
+
+
+@pytest.mark.slow
+def test_the_readmes_first_call_runs_as_pasted(capsys):
+    text = (ROOT / "README.md").read_text()
+    code = re.search(r"<!-- example: first -->\n```python\n(.*?)```\n<!-- end -->", text, flags=re.DOTALL)[1]
+    with torch.random.fork_rng():
+        exec(compile(code, "README.md", "exec"), {})
+    printed = re.search(r"It prints\n\n```\n(.*?)```", text, flags=re.DOTALL)[1].splitlines()
+    found = capsys.readouterr().out.splitlines()
+    # Accuracies differ in the last digits between machines; the choices do not.
+    assert found[2].partition(", learning rate")[0] == printed[2].partition(", learning rate")[0]
+    assert "threes 0.0%" in found[1]
+    shares = [[float(share) for share in re.findall(r"[\d.]+(?=%)", line)] for line in (*found[:2], *printed[:2])]
+    np.testing.assert_allclose(shares[:2], shares[2:], atol=3)
 
 
 def test_the_contributing_example_is_a_method(digits, digits_original):

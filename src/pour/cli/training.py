@@ -15,6 +15,7 @@ from rich.text import Text
 import pour
 from pour._files import write_text
 from pour._options import DEFAULT_METHOD
+from pour.cli.bottom_line import bottom_line, forget_accuracies
 from pour.cli.flags import (
     Compile,
     Data,
@@ -214,7 +215,9 @@ def unlearn(
         str | None,
         typer.Option(help="A name from pour methods; its own options follow below.", show_default=DEFAULT_METHOD),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="The dataset that the method may use.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The dataset whose images the method may use; pour-p needs none.")
+    ] = None,
     root: Root = None,
     arch: Annotated[str | None, typer.Option(help="The architecture, for a file of plain weights.")] = None,
     mean: Mean = None,
@@ -236,13 +239,14 @@ def unlearn(
     *,
     options: dict[str, Any],
 ) -> None:
-    """Forget classes with any method.
+    """Forget classes, by default with pour-a, which needs images of these classes alone (--data).
 
     --method NAME --help lists that method's own options.
     """
     from pour.data.registry import is_segmentation
     from pour.data.splits import Splits
     from pour.methods import make_method, request_of
+    from pour.training import Run
 
     check_model_file(out, overwrite=overwrite)
     if bool(forget) == bool(concept):
@@ -254,7 +258,13 @@ def unlearn(
     _refuse_unread_in_unlearning(bool(concept), flags, options)
     if concept:
         original = open_own(model, "--concept is for zero-shot classifiers that pour train has written")
-        _keep(forget_by_text(original, concept, text, concept_part), out, fold, overwrite, quiet)
+        forgotten = forget_by_text(original, concept, text, concept_part)
+        records = _keep(forgotten, out, fold, overwrite)
+        if not quiet:
+            record = dataclasses.replace(pour.history(forgotten)[-1], class_names=tuple(concept))
+            typer.echo(bottom_line(record, None))
+            _print_history(records, title=str(out.name))
+        typer.echo(out)
         return
     forget = forget or []
     chosen = make_method(method or DEFAULT_METHOD, **options)
@@ -280,7 +290,14 @@ def unlearn(
         progress=not quiet,
         compile=compile,
     )
-    _keep(forgotten, out, fold, overwrite, quiet)
+    # The model is saved first, so that an error in the measurement does not lose it.
+    records = _keep(forgotten, out, fold, overwrite)
+    if not quiet:
+        run = Run(seed=seed, device=device, progress=False)
+        accuracies = forget_accuracies(original, forgotten, request, run)
+        typer.echo(bottom_line(pour.history(forgotten)[-1], accuracies, pixels=request.pixelwise))
+        _print_history(records, title=str(out.name))
+    typer.echo(out)
 
 
 def _require_data(method: Method, data: str | None, recipe: str | None) -> None:
@@ -316,16 +333,14 @@ def _refuse_unread_in_unlearning(by_words: bool, flags: dict[str, object], optio
         refuse_unread({"--num-classes": flags["--num-classes"]}, "without --arch", "add that, or leave it out")
 
 
-def _keep(forgotten: nn.Module, out: Path, fold: bool, overwrite: bool, quiet: bool) -> None:
-    """Save a model that has forgotten, with its history beside it."""
+def _keep(forgotten: nn.Module, out: Path, fold: bool, overwrite: bool) -> list[dict[str, Any]]:
+    """Save a model that has forgotten, and its history as JSON next to it. Return the history."""
     if fold:
         forgotten = pour.fold(forgotten)
     pour.save(forgotten, out, overwrite=overwrite)
     records = [record.to_dict() for record in pour.history(forgotten)]
     write_text(out.with_suffix(".json"), json.dumps({"history": records}, indent=1))
-    if not quiet:
-        _print_history(records, title=str(out.name))
-    typer.echo(out)
+    return records
 
 
 def history(

@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 from pour.errors import UsageError
+from pour.methods.first_call import FirstCall, first_call
 from pour.methods.request import Need
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class MethodInfo:
     needs: tuple[Need, ...]
     cost: str
     paper: str
+    first_call: FirstCall | None = None
+    """Result at the method's defaults on six ordinary networks; None for methods of other packages."""
 
 
 _METHODS: dict[str, type[Method]] = {}
@@ -120,7 +123,7 @@ def get_method(name: str) -> type[Method]:
 
 
 def list_methods() -> list[MethodInfo]:
-    """Every method: its name, what it does, what data it needs, what it costs and where it comes from.
+    """Return every method: its name, what it does, the data it needs, its cost, its paper and its first call.
 
     Example:
         >>> [info.needs for info in list_methods() if info.name == "pour-d"]
@@ -133,6 +136,7 @@ def list_methods() -> list[MethodInfo]:
             needs=method.needs,
             cost=method.cost,
             paper=method.paper,
+            first_call=first_call(name),
         )
         for name, method in sorted(_registry().items())
     ]
