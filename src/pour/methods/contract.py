@@ -15,6 +15,8 @@ from pour.errors import UsageError
 from pour.methods.request import Need
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import nn
 
     from pour.methods.request import Granted
@@ -42,6 +44,8 @@ class Method(ABC):
     """What it costs, in words."""
     pixelwise: ClassVar[bool] = False
     """Whether it also works where labels belong to pixels: on segmentation networks."""
+    newer_options: ClassVar[Mapping[str, Any]] = {}
+    """Options that are newer than stored results, each with the value that has no effect."""
 
     @abstractmethod
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
@@ -50,6 +54,18 @@ class Method(ABC):
     def options(self) -> dict[str, Any]:
         """The options by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def stored_options(self) -> dict[str, Any]:
+        """Return the options by name as stored results contain them.
+
+        An option of ``newer_options`` is left out at the value that has no effect. Results from before the option
+        therefore count as results of the same options. Any other value of the option is contained.
+        """
+        effective = self.options()
+        for name, value in self.newer_options.items():
+            if effective[name] == value:
+                del effective[name]
+        return effective
 
 
 @dataclass(frozen=True, kw_only=True)
