@@ -17,7 +17,7 @@ from pour.models.tap import to_unit
 from pour.training.loop import as_epochs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator
 
     from torch import Tensor, nn
 
@@ -39,7 +39,7 @@ class AnchoredMethod(IterativeMethod):
     Without the term, no copies are made and no random numbers are drawn for them.
     """
 
-    newer_options: ClassVar[Mapping[str, Any]] = {"anchor": "none", "anchor_weight": 1.0}
+    newer_options: ClassVar[dict[str, Any]] = {"anchor": "none", "anchor_weight": 1.0}
 
     anchor: Literal["none", "views"] = "none"
     """Anchors: none, or views (two transformed copies per forget image, on which the network must stay as it was)."""

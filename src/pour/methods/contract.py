@@ -15,8 +15,6 @@ from pour.errors import UsageError
 from pour.methods.request import Need
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import nn
 
     from pour.methods.request import Granted
@@ -44,8 +42,11 @@ class Method(ABC):
     """What it costs, in words."""
     pixelwise: ClassVar[bool] = False
     """Whether it also works where labels belong to pixels: on segmentation networks."""
-    newer_options: ClassVar[Mapping[str, Any]] = {}
-    """Options that are newer than stored results, each with the value that has no effect."""
+    newer_options: ClassVar[dict[str, Any]] = {}
+    """Options that are newer than stored results, each with the value that stands for the method as it was before.
+
+    These values must not change when a default does: stored results without the option have them.
+    """
 
     @abstractmethod
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
@@ -58,8 +59,8 @@ class Method(ABC):
     def stored_options(self) -> dict[str, Any]:
         """Return the options by name as stored results contain them.
 
-        An option of ``newer_options`` is left out at the value that has no effect. Results from before the option
-        therefore count as results of the same options. Any other value of the option is contained.
+        An option of ``newer_options`` is left out at the value given there, and contained at any other value. Results
+        from before the option therefore count as results of the method as it was.
         """
         effective = self.options()
         for name, value in self.newer_options.items():
