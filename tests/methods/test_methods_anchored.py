@@ -218,7 +218,7 @@ def test_wrong_options_are_told() -> None:
         make_method("pour-d", anchor_weight=0)
 
 
-def test_stored_options_leave_out_an_option_without_effect() -> None:
+def test_stored_options_leave_out_newer_options_at_their_old_value() -> None:
     plain, views = make_method("delete"), make_method("delete", anchor="views", anchor_weight=2.0)
     assert plain.options().keys() - plain.stored_options().keys() == {"anchor", "anchor_weight"}
     assert plain.stored_options().items() <= plain.options().items()
