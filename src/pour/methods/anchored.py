@@ -128,9 +128,10 @@ def masked_divergence(teacher: nn.Module, classes: Collection[int]) -> Callable[
     def distance(student: nn.Module, copies: Tensor) -> Tensor:
         with torch.no_grad():
             scores = scores_of(teacher(copies)).float()
-            barred = torch.zeros_like(scores, dtype=torch.bool)
+            columns = torch.arange(scores.shape[1], device=scores.device).view(-1, *[1] * (scores.ndim - 2))
+            barred = torch.zeros_like(columns, dtype=torch.bool)
             for label in masked:
-                barred[:, label] = True
+                barred = barred | (columns == label)
             target = scores.masked_fill(barred, -torch.inf).softmax(dim=1)
         answers = scores_of(student(copies)).float()[:, : target.shape[1]]
         return F.kl_div(F.log_softmax(answers, dim=1), target, reduction="none").sum(dim=1).mean()
