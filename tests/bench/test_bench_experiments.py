@@ -8,7 +8,8 @@ import pytest
 
 from pour.bench import EXPERIMENTS, Row, benchmark_rows, freeze_tuning, get_experiment, parse_seeds
 from pour.bench import settings as settings_module
-from pour.bench.experiments import CONTROLS, PAPER, REFERENCES
+from pour.bench.columns import label_of
+from pour.bench.experiments import ANCHORED, CONTROLS, PAPER, REFERENCES
 from pour.bench.settings import tuned_options
 from pour.bench.tuning_grid import TUNED_CLASSES
 from pour.errors import UsageError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 REGISTERED = [info.name for info in list_methods() if info.paper != "test"]
+TUNED_METHODS = [name for name in REGISTERED if name not in ANCHORED]
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
@@ -31,7 +33,9 @@ def test_the_papers_grids(name: str) -> None:
     assert 100 not in experiment.seeds
     assert not {(4,), (42,)} & set(experiment.forget), "the classes that tuning looks at"
     methods = list(dict.fromkeys(row.method for row in experiment.rows if row.method is not None))
-    assert set(REGISTERED) - {"retrain"} <= set(methods)
+    assert set(REGISTERED) - {"retrain", "pour-a"} <= set(methods)
+    # The published tables have no anchored rows.
+    assert {"pour-a", "delete-anchored"}.isdisjoint({*methods, *(row.name for row in experiment.rows)})
     assert [row.name for row in experiment.rows[:3]] == list(REFERENCES)
     assert tuple(methods[: len(PAPER)]) == PAPER
     assert tuple(methods[len(PAPER) : len(PAPER) + len(CONTROLS)]) == CONTROLS
@@ -41,7 +45,7 @@ def test_the_papers_grids(name: str) -> None:
 
 
 @pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
-@pytest.mark.parametrize("method", [name for name in REGISTERED if issubclass(get_method(name), IterativeMethod)])
+@pytest.mark.parametrize("method", [name for name in TUNED_METHODS if issubclass(get_method(name), IterativeMethod)])
 def test_both_settings_of_an_iterative_method(dataset: str, method: str) -> None:
     rows = {row.name: row for row in benchmark_rows(dataset, only=(method,)) if row.method == method}
     assert set(rows) == {f"{method}-common", f"{method}-tuned"}
@@ -124,8 +128,8 @@ def test_a_tuned_pour_d_has_rows_at_its_defaults_beside_it(tmp_path: Path) -> No
     result_file(tmp_path, "delete")
     rows = {row.name: row for row in get_experiment("cifar10", tuning=tmp_path).rows}
     assert rows["pour-d-default"].setting == "default"
-    assert rows["pour-d-default"].resolved() == make_method("pour-d").options()
-    assert rows["pour-d-cosine"].resolved() == make_method("pour-d", schedule="cosine").options()
+    assert rows["pour-d-default"].resolved() == make_method("pour-d").stored_options()
+    assert rows["pour-d-cosine"].resolved() == make_method("pour-d", schedule="cosine").stored_options()
     assert rows["pour-d-cosine"].note == "the method's defaults, but schedule=cosine"
     assert rows["pour-d-tuned"].resolved()["lr"] == 0.5
     assert "delete-default" not in rows
@@ -161,7 +165,8 @@ def test_options_of_another_network_are_not_taken(tmp_path: Path, monkeypatch: p
 def test_what_ships_with_pour_says_all_that_was_tuned_and_on_what() -> None:
     for dataset, methods in json.loads(settings_module.TUNED.read_text()).items():
         for method, choice in methods.items():
-            assert choice["options"] == make_method(method, **choice["options"]).options()
+            everything = make_method(method, **choice["options"]).options()
+            assert {**get_method(method).newer_options, **choice["options"]} == everything
             assert choice["dataset"] == dataset
             assert choice["architecture"] == get_experiment(dataset).architecture
             assert tuple(choice["forgotten"]) == TUNED_CLASSES[dataset]
@@ -191,11 +196,48 @@ def test_a_tuning_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 def test_rows_are_selected_by_method_or_by_row() -> None:
     experiment = get_experiment("digits")
-    assert [row.name for row in experiment.select(["delete"])] == [*REFERENCES, "delete-common", "delete-tuned"]
+    assert [row.name for row in experiment.select(["delete"])] == [
+        *REFERENCES,
+        "delete-common",
+        "delete-tuned",
+        "delete-anchored",
+    ]
     assert [row.name for row in experiment.select(["delete-common"])] == [*REFERENCES, "delete-common"]
     assert experiment.select(None) == experiment.rows
     with pytest.raises(UsageError, match=r"digits has no method 'delte'; did you mean 'delete'\?"):
         experiment.select(["delte"])
+
+
+def test_anchored_rows_read_forget_images_alone(tmp_path: Path) -> None:
+    result_file(tmp_path, "delete", forgotten=[8])
+    for experiment in (
+        get_experiment("digits", tuning=tmp_path),
+        get_experiment("cifar10", arch="resnet-small", recipe="short", tuning=tmp_path),
+    ):
+        rows = {row.name: row for row in experiment.rows}
+        assert rows["pour-a"].resolved() == make_method("pour-a", anchor="views").options()
+        assert (rows["pour-a"].setting, rows["pour-a"].family) == ("default", "paper")
+        assert rows["delete-anchored"].options == {**rows["delete-tuned"].options, "anchor": "views"}
+        assert rows["delete-anchored"].tuned_on == (8,)
+        assert "anchor" not in rows["delete-tuned"].resolved()
+        assert [label_of(name, rows[name].method) for name in ("pour-a", "delete-anchored")] == [
+            "POUR-A",
+            "DELETE, anchored",
+        ]
+        families = [row.family for row in experiment.rows]
+        assert sorted(families, key=["reference", "paper", "control", "relative"].index) == families
+    for experiment in (get_experiment("pathmnist"), get_experiment("cifar100", arch="resnet-small", recipe="short")):
+        assert "pour-a" not in {row.method for row in experiment.rows}
+    # An older network or table keeps its rows.
+    assert "pour-a" not in {row.method for row in benchmark_rows("cifar10", only=("pour-a",))}
+
+
+def test_stored_cells_are_of_their_own_rows_without_newer_options() -> None:
+    row = next(row for row in get_experiment("digits").rows if row.name == "delete-tuned")
+    assert {"anchor", "anchor_weight"}.isdisjoint(row.resolved())
+    assert replace(row, options={**row.options, "anchor": "none"}).resolved() == row.resolved()
+    views = replace(row, options={**row.options, "anchor": "views"}).resolved()
+    assert views == {**row.resolved(), "anchor": "views"}
 
 
 def test_seeds_of_the_command_line() -> None:
@@ -211,8 +253,10 @@ def test_the_papers_grids_with_another_network(name: str) -> None:
     paper, small = get_experiment(name), get_experiment(name, arch="resnet-small", recipe="short")
     assert (small.architecture, small.recipe.name) == ("resnet-small", "short")
     assert replace(small, architecture=paper.architecture, recipe=paper.recipe, rows=paper.rows) == paper
+    anchored = [row.name for row in small.rows if row.options.get("anchor") == "views"]
+    assert anchored == (["pour-a", "delete-anchored"] if name == "cifar10" else [])
     # What was tuned on the paper's network is not taken for another.
-    assert [row for row in small.rows if row.setting != "tuned"] == [
+    assert [row for row in small.rows if row.setting != "tuned" and row.name not in anchored] == [
         row for row in paper.rows if row.setting not in ("tuned", "default")
     ]
     assert all(row.note.startswith("not tuned") for row in small.rows if row.setting == "tuned")

@@ -51,7 +51,9 @@ def test_everything_is_written(store: Path) -> None:
     separation = stored["result"]
     assert stored["setup"]["options"]["pour-p"]["forgotten_logit"] == "keep", "the paper's form"
     for method in ("pour-p", *FOLLOWED):
-        assert set(stored["setup"]["options"][method]) == set(make_method(method).options()), "defaults are written out"
+        assert set(stored["setup"]["options"][method]) == set(make_method(method).stored_options()), (
+            "defaults are written out"
+        )
     assert found["setup"]["options"] == stored["setup"]["options"]["delete"]
     assert [entry["label"] for entry in separation["classes"]] == [0, 3, 8]
     assert set(separation["correlation"]) == {"pour-p", *FOLLOWED}

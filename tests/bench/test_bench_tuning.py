@@ -12,6 +12,7 @@ from pour.bench.choosing import Trial, choose, relative_change
 from pour.bench.tuning import TuningResult, grid, tune
 from pour.errors import DivergenceError, UsageError
 from pour.methods import IterativeMethod, get_method, list_methods, make_method
+from pour.methods.rate import RATES
 from pour.models.surgery import copy_model
 
 if TYPE_CHECKING:
@@ -191,6 +192,22 @@ def test_another_default_is_another_trial(
     tuned(digits_original, digits_splits, "delete", tmp_path)
     assert len(seen) == 2 * count
     assert "momentum" not in first.trials[0].options, "a result names what was searched"
+
+
+def test_pour_a_is_tuned_around_the_rate_of_its_own_trials(
+    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered: list[tuple[object, object]] = []
+
+    def tried(_: nn.Module, request: ForgetRequest, __: str, options: dict[str, Any], *___: Any) -> Trial:
+        offered.append((request.forget, request.retain))
+        return Trial(options=options, weight_change=1.0, forget_accuracy=0.0)
+
+    monkeypatch.setattr(tuning, "_try", tried)
+    options: dict[str, Any] = {"steps": 4, "batch_size": 32}
+    result = tune(digits_original, digits_splits, "pour-a", device="cpu", progress=False, out=tmp_path, **options)
+    assert {trial.options["lr"] for trial in result.trials} & set(RATES)
+    assert all(forget is not None and retain is None for forget, retain in offered), "what it needs, no more"
 
 
 def test_a_diverging_trial_is_a_trial(

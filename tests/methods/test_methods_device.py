@@ -12,7 +12,10 @@ from test_methods_conformance import ITERATIVE, case_of
 from torch import nn
 
 import pour
+from pour.methods import get_method
+from pour.methods.anchored import AnchoredMethod
 from pour.methods.salun import saliency_mask
+from pour.methods.views import transformed_copies
 from pour.training import Recipe, Run, fit
 from pour.training.resume import ResumeFile
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from pour.data.splits import Splits
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+ANCHORED = [name for name in ITERATIVE if issubclass(get_method(name), AnchoredMethod)]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -43,6 +47,26 @@ def test_trains_in_captured_steps(digits_original: nn.Module, digits_splits: Spl
     assert all(tensor.isfinite().all() for tensor in result.state_dict().values())
     assert pour.history(result)[-1].steps > 4
     assert next(result.parameters()).device == next(digits_original.parameters()).device
+
+
+@pytest.mark.parametrize("name", ANCHORED)
+def test_copies_are_new_in_every_captured_step(
+    digits_original: nn.Module, digits_splits: Splits, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies are made by the loader; in the loss a graph would repeat them."""
+    made: list[torch.Tensor] = []
+
+    def noted(*arguments: Any) -> torch.Tensor:
+        made.append(transformed_copies(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr("pour.methods.anchored.transformed_copies", noted)
+    options = case_of(name).options | {"anchor": "views", "steps": 12, "epochs": None}
+    request = pour.ForgetRequest.of(digits_splits)
+    result = pour.unlearn(digits_original, request, method=name, device="cuda", progress=False, **options)
+    assert all(tensor.isfinite().all() for tensor in result.state_dict().values())
+    assert len(made) >= pour.history(result)[-1].steps > 4
+    assert not torch.equal(made[-1], made[-2])
 
 
 def test_masked_weights_stay_in_captured_steps() -> None:

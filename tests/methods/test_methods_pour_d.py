@@ -99,8 +99,8 @@ def test_the_rate_has_a_bound_where_little_is_left_to_remove(digits_original, di
     options = {"augment": False, "batch_size": 32, "device": "cpu", "progress": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        once = pour.unlearn(digits_original, request, **options)
-        twice = pour.unlearn(once, request, **options)
+        once = pour.unlearn(digits_original, request, method="pour-d", **options)
+        twice = pour.unlearn(once, request, method="pour-d", **options)
     first, second = (pour.history(model)[-1].log[0] for model in (once, twice))
     assert first["lr"] == pytest.approx(2.4e-3 / first["initial_loss"])
     assert 2.4e-3 / second["initial_loss"] > 1e-3

@@ -233,3 +233,18 @@ def test_options_are_checked() -> None:
         make_method("pour-d", other_pixels="none")
     with pytest.raises(UsageError, match="direction must be auto, weights, centered-weights, scores or decisions"):
         make_method("pour-p", direction="means")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("method", ["pour-d", "gradient-ascent"])
+def test_copies_of_scenes_hold_the_other_classes(data, train, original, method):
+    request = ForgetRequest.of_scenes(train, [CAR])
+    options = FEW_STEPS | {"steps": 20, "device": "cpu", "progress": False, "seed": 0}
+    plain, anchored, again = (
+        pour.unlearn(original, request, method=method, **options, anchor=anchor)
+        for anchor in ("none", "views", "views")
+    )
+    states = [model.state_dict() for model in (plain, anchored, again)]
+    assert all(tensor.isfinite().all() for tensor in states[1].values())
+    assert any(not torch.equal(tensor, states[0][name]) for name, tensor in states[1].items())
+    assert all(torch.equal(tensor, states[2][name]) for name, tensor in states[1].items())

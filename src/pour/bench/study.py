@@ -89,7 +89,7 @@ def run_study(
     shared = SharedModels(grid, folder, None if root is None else Path(root), where, settled)
     options = {method: _options(grid, method) for method in SEPARATED}
     # With the defaults, so that one that changes later is noticed.
-    resolved = {method: make_method(method, **chosen).options() for method, chosen in options.items()}
+    resolved = {method: make_method(method, **chosen).stored_options() for method, chosen in options.items()}
     claim(shared)
     forget = grid.forget[0]
     keys = {role: ModelKey.of(seed, role, forget) for role in ("original", "retrained")}
@@ -187,8 +187,10 @@ def _options(grid: Experiment, method: str) -> dict[str, Any]:
     rows = [row for row in grid.rows if row.method == method and row.setting in ("tuned", "closed form")]
     if not rows:
         raise UsageError(f"{grid.name} has no row of {method}, which the study needs; add it to the experiment.")
-    # Of several closed forms the paper's own comes last, see CLOSED_FORM.
-    return dict(rows[-1].options)
+    # Of several closed forms the paper's own comes last, see CLOSED_FORM. Of several tuned rows, the others have names
+    # of their own.
+    tuned = [row for row in rows if row.name == f"{method}-tuned"]
+    return dict((tuned or rows)[-1].options)
 
 
 def _steps(method: str, options: Mapping[str, Any], splits: Splits) -> int:

@@ -173,7 +173,7 @@ def tune(
     def stored_or_tried(setting: dict[str, Any]) -> Trial:
         everything = {**options, **setting}
         # With the defaults, so that one that changes later is noticed.
-        resolved = make_method(method, **everything).options()
+        resolved = make_method(method, **everything).stored_options()
         key = json.dumps({**identity, "options": resolved}, sort_keys=True, default=str)
         path = folder / f"{'-'.join(f'{name}-{value:g}' for name, value in setting.items())}.json"
         trial = _stored(path, key)
@@ -226,7 +226,7 @@ def starting_rates(method: IterativeMethod, model: nn.Module, request: ForgetReq
         with warnings.catch_warnings(), look.seeded():
             warnings.simplefilter("ignore", UserWarning)
             probe(copy_model(model), request.grant(method.needs, name=method.name), look)
-        derived = next((entry["lr"] for entry in look.history if "lr" in entry), None)
+        derived = next((entry["lr"] for entry in look.history if "lr" in entry), look.choices.get("lr"))
         if derived is None:
             raise UsageError(f"{method.name} has no learning rate to tune around; give one with lr=.")
         rates = {option: derived if rate is None else rate for option, rate in rates.items()}
@@ -252,7 +252,10 @@ class _Data:
             held = (
                 replace(held, validation=splits.validation) if splits.validation else held.holdout(HELD_OUT, seed + 1)
             )
+        # Trials read what the method needs, but not what it also accepts: tuning judges it by its declared data.
         request = ForgetRequest.of(held)
+        for need in method.accepts:
+            setattr(request, need, None)
         # A setting that brings back what was forgotten before must gain nothing by it.
         retain = judged.retain.without(gone)
         if rule == "benchmark":

@@ -13,6 +13,7 @@ from pour.errors import UsageError
 from pour.methods.contract import register
 from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy
 from pour.methods.plain import check_weight
+from pour.methods.teachers import frozen_copy
 from pour.models.folding import is_affine
 from pour.models.head import find_head
 from pour.models.output import scores_of
@@ -56,6 +57,8 @@ class BoundaryExpand(ForgetOnlyMethod):
                 "cannot give it another row."
             )
         extra = head.num_classes
+        # The teacher of the anchors has the head as it was.
+        original = frozen_copy(model, run) if self.anchor == "views" else model
         wide = _widened(layer)
         model = swap_module(model, layer, wide)
 
@@ -63,7 +66,8 @@ class BoundaryExpand(ForgetOnlyMethod):
             return F.cross_entropy(scores_of(student(to_unit(images))), torch.full_like(labels, extra))
 
         batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
-        self.train(model, batches, objective, run)
+        batches, loss = self.anchored(original, request, run, batches, objective, teacher=original)
+        self.train(model, batches, loss, run)
         with torch.no_grad():
             for own, trained in _pairs(layer, wide):
                 own.copy_(trained[:extra])

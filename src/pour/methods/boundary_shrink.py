@@ -72,7 +72,8 @@ class BoundaryShrink(ForgetOnlyMethod):
             return F.cross_entropy(scores_of(student(images)), nearest)
 
         batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
-        self.train(model, batches, objective, run)
+        batches, loss = self.anchored(model, request, run, batches, objective, teacher=original)
+        self.train(model, batches, loss, run)
         run.log(run.steps, attack_success=(tally[0] / tally[1]).item())
         run.log(run.steps, forget_accuracy=forget_accuracy(model, request, run))
         return model

@@ -43,6 +43,11 @@ class Method(ABC):
     """What it costs, in words."""
     pixelwise: ClassVar[bool] = False
     """Whether it also works where labels belong to pixels: on segmentation networks."""
+    newer_options: ClassVar[dict[str, Any]] = {}
+    """Options that are newer than stored results, each with the value that stands for the method as it was before.
+
+    These values must not change when a default does: stored results without the option have them.
+    """
 
     @abstractmethod
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
@@ -51,6 +56,18 @@ class Method(ABC):
     def options(self) -> dict[str, Any]:
         """The options by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def stored_options(self) -> dict[str, Any]:
+        """Return the options by name as stored results contain them.
+
+        An option of ``newer_options`` is left out at the value given there, and contained at any other value. Results
+        from before the option therefore count as results of the method as it was.
+        """
+        effective = self.options()
+        for name, value in self.newer_options.items():
+            if effective[name] == value:
+                del effective[name]
+        return effective
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,8 @@ class Delete(ForgetOnlyMethod):
             return F.kl_div(logarithms, target, reduction="batchmean")
 
         batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
-        self.train(model, batches, objective, run)
+        batches, loss = self.anchored(model, request, run, batches, objective, teacher=teacher)
+        self.train(model, batches, loss, run)
         run.log(run.steps, forget_accuracy=forget_accuracy(model, request, run))
         return model
 

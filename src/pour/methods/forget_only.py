@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from pour.errors import DivergenceError
-from pour.methods.iterative import IterativeMethod
+from pour.methods.anchored import AnchoredMethod, masked_divergence
 from pour.methods.request import Need
+from pour.methods.teachers import frozen_copy
 from pour.models.classes import names_of_scores, resolve_classes
 from pour.models.head import find_head
-from pour.models.history import unwrap
+from pour.models.history import forgotten_before, unwrap
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.tap import checked_batches, to_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor, nn
 
     from pour.methods.request import Granted
+    from pour.training.loop import Epochs
     from pour.training.run import Run
 
 __all__ = ["ForgetOnlyMethod", "forget_accuracy", "requested_classes"]
 
 
 @dataclass(kw_only=True)
-class ForgetOnlyMethod(IterativeMethod):
+class ForgetOnlyMethod(AnchoredMethod):
     """A method that trains on forget images; the defaults are those of DELETE's published CIFAR-10 configurations.
 
     Those use one setting for every method: SGD with momentum 0.9 at a constant 1e-4 (5e-5 on CIFAR-100), batches of
@@ -42,6 +44,32 @@ class ForgetOnlyMethod(IterativeMethod):
 
     epochs: int | None = 20
     """Passes over the forget images; give these or steps."""
+
+    def anchored(
+        self,
+        model: nn.Module,
+        request: Granted,
+        run: Run,
+        batches: Epochs | Any,
+        objective: Callable[..., Tensor],
+        *,
+        teacher: nn.Module | None = None,
+    ) -> tuple[Epochs | Any, Callable[..., Tensor]]:
+        """Return the batches and the loss with the term on the anchors; both unchanged if ``anchor`` is none.
+
+        Args:
+            model: The original, before the first step.
+            request: Forget images.
+            run: Seed and device.
+            batches: Batches of forget images.
+            objective: Loss of a batch, ``objective(model, *batch)``.
+            teacher: Frozen copy of the original; by default one is made.
+        """
+        if self.anchor == "none":
+            return batches, objective
+        classes = {*requested_classes(model, request), *forgotten_before(model)}
+        distance = masked_divergence(frozen_copy(model, run) if teacher is None else teacher, classes)
+        return self.with_anchors(batches, objective, distance, request, run)
 
 
 def requested_classes(model: nn.Module, request: Granted) -> tuple[int, ...]:

@@ -95,7 +95,8 @@ class GradientAscent(ForgetOnlyMethod):
             return -losses.sum() / (labels >= 0).sum().clamp(min=1)
 
         batches = as_epochs(request.forget.training(run, batch_size=self.batch_size, augment=self.augment), run)
-        log = self.train(model, _Until(batches, forgotten, self.look_every), objective, run, clip=self.clip)
+        batches, loss = self.anchored(model, request, run, batches, objective)
+        log = self.train(model, _Until(batches, forgotten, self.look_every), loss, run, clip=self.clip)
         trajectory[len(log.losses)] = forget_accuracy(model, request, run)
         for step, accuracy in trajectory.items():
             run.log(step, forget_accuracy=accuracy)

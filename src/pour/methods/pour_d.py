@@ -13,9 +13,9 @@ from torch import Tensor
 from pour.errors import UsageError
 from pour.geometry.fitter import ProjectorFitter
 from pour.geometry.projector import Projector
+from pour.methods.anchored import AnchoredMethod
 from pour.methods.contract import register
 from pour.methods.forget_only import forget_accuracy, requested_classes
-from pour.methods.iterative import IterativeMethod
 from pour.methods.pixels import cell_distance, cell_means, forgotten_cells, maps_of
 from pour.methods.pooling import pool_features
 from pour.methods.request import Need
@@ -50,7 +50,7 @@ _RISE = 1.2
 
 @register
 @dataclass(kw_only=True)
-class PourD(IterativeMethod):
+class PourD(AnchoredMethod):
     """Train the encoder on forget images towards the projected features of the original; the head stays.
 
     The loss is |theta_s(x) - P theta(x)|^2, summed over features and averaged over the batch, on images of the
@@ -131,8 +131,18 @@ class PourD(IterativeMethod):
                 loss: Tensor = (after - target).square().flatten(1).sum(1).mean()
                 return loss
 
+            def distance(student: nn.Module, copies: Tensor) -> Tensor:
+                with torch.no_grad():
+                    teacher(copies)
+                    target = projector(teacher_tap.features.float(), dim=head.dim)
+                student(copies)
+                squares: Tensor = (tap.features.float() - target).square()
+                # As on the forget images: per cell of a map on scenes, otherwise per image.
+                return squares.sum(dim=1).mean() if request.pixelwise else squares.flatten(1).sum(1).mean()
+
             batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
-            log = self.train(model, batches, objective, run, lr=lr, lr_factor=self._lr_factor(model))
+            batches, loss = self.with_anchors(batches, objective, distance, request, run)
+            log = self.train(model, batches, loss, run, lr=lr, lr_factor=self._lr_factor(model))
         for parameter, trained in zip(head_parameters, trained_before, strict=True):
             parameter.requires_grad_(trained)
         self._judge(model, request, run, [initial, *log.losses], lr, left)

@@ -56,7 +56,8 @@ class RandomLabel(ForgetOnlyMethod):
             drawn = np.random.default_rng(run.seed).choice(answers, size=len(true))
             images = request.forget.relabelled(drawn)
             batches = images.training(run, batch_size=self.batch_size, augment=self.augment)
-            self.train(model, batches, classification_loss, run)
+            batches, loss = self.anchored(model, request, run, batches, classification_loss)
+            self.train(model, batches, loss, run)
         else:
             warnings.warn(
                 "random-label cannot tell the images of your own batches apart, so their random labels are drawn anew "
@@ -74,4 +75,5 @@ class RandomLabel(ForgetOnlyMethod):
             return F.cross_entropy(scores_of(student(to_unit(images))), answers[draws.argmax(dim=1)])
 
         batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
-        self.train(model, batches, objective, run)
+        batches, loss = self.anchored(model, request, run, batches, objective)
+        self.train(model, batches, loss, run)
