@@ -62,9 +62,9 @@ class AnchoredSteps:
     def __init__(
         self,
         request: Granted,
+        *,
         run: Run,
         kind: AnchorKind,
-        *,
         batch_size: int,
         anchors: int,
         steps: int,
@@ -87,6 +87,10 @@ class AnchoredSteps:
     def __len__(self) -> int:
         """Return the number of steps."""
         return self._steps
+
+    def anchors(self) -> list[Tensor]:
+        """Return the anchors of all steps of an epoch that no training uses."""
+        return [anchors for _, _, anchors in self.epoch(1)]
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
         """Yield (images, labels, anchors) for each step."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pour.errors import DivergenceError, UsageError
-from pour.methods.acceptance import MOST_ENCODER_SHARE, copy_state, move_back
+from pour.methods.acceptance import MOST_ANCHOR_ERROR, MOST_ENCODER_SHARE, copy_state, move_back
 from pour.methods.anchors import Anchor, AnchoredSteps, AnchorKind, anchor_kind, first_images
 from pour.methods.contract import register
 from pour.methods.forget_only import forget_accuracy, requested_classes
@@ -24,6 +25,8 @@ from pour.training.loop import fit
 from pour.training.schedule import Schedule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor, nn
 
     from pour.methods.request import Granted
@@ -34,10 +37,11 @@ __all__ = ["PourA"]
 _TRIAL_STEPS = 20
 _JUDGED_STEPS = 4
 _MOST_ROUNDS = 2
-# Factor between the rates of a round that was not accepted and of the next.
-_SLOWER = 3
-# Number of forget images and of anchors on which directions and encoders are measured.
+# Factor between the rates of two rounds.
+_FACTOR = 3
+# Number of forget images, and of batches of anchors, on which directions and encoders are measured.
 _MEASURED = 1000
+_MEASURED_BATCHES = 16
 
 
 @register
@@ -104,13 +108,21 @@ class PourA(IterativeMethod):
         classes = requested_classes(model, request)
         kind = anchor_kind(self.anchor, request, run)
         model.to(run.torch_device).eval()
+        steps = functools.partial(
+            AnchoredSteps,
+            request,
+            kind=kind,
+            batch_size=self.batch_size,
+            anchors=self.batch_size * self.anchors_per_image,
+            augment=self.augment,
+        )
         forget = first_images(request.forget.once(run), _MEASURED, run)
-        anchors = self._fixed_anchors(request, run, kind)
+        anchors = [] if kind == "none" else steps(run=run, steps=_MEASURED_BATCHES, salt=_MOST_ROUNDS).anchors()
         candidates = CANDIDATES if self.direction == "auto" else (self.direction,)
         choice = choose_by_measurement(model, classes, forget, anchors, candidates=candidates)
-        before = forget_accuracy(model, request, run)
         run.choose(direction=choice.direction, anchor=kind)
-        run.log(0, forget_accuracy=before, projection_leaves=choice.left, decisions_changed=choice.changed)
+        share = forget_accuracy(model, request, run)
+        run.log(0, forget_accuracy=share, projection_leaves=choice.left, decisions_changed=choice.changed)
         logit = self.forgotten_logit or earlier_logit(model) or "keep"
         if kind == "none":
             warnings.warn(
@@ -118,105 +130,82 @@ class PourA(IterativeMethod):
                 "unchanged and still knows the class; pass retain= in the request to train it.",
                 stacklevel=3,
             )
-            run.log(0, encoder_share=before)
+            run.log(0, encoder_share=share)
         else:
             matching = Matching(model, choice, classes, request, run, forget, anchors, weight=self.anchor_weight)
-            share = self._train_encoder(model, matching, request, run, kind)
+            with frozen_head(model), without_dropout(model), matching.tapped():
+                share = _Encoder(self, model, matching, request, run, steps).train(share)
             _warn_of_encoder(share, kind)
         return set_projector(model, choice.removal, classes, logit)
 
-    def _train_encoder(
-        self, model: nn.Module, matching: Matching, request: Granted, run: Run, kind: AnchorKind
-    ) -> float:
-        """Train the encoder in place and return the share of the forget images that it still gives away."""
-        original = copy_state(model)
-        share = forget_accuracy(model, request, run)
-        with frozen_head(model), without_dropout(model), matching.tapped():
-            lr = self.lr or self._find_rate(model, original, matching, request, run, kind)
-            run.choose(lr=lr)
-            for number in range(_MOST_ROUNDS if lr else 0):
-                part, error = self._round(model, original, matching, request, run, kind, lr or 0.0, number)
-                share = forget_accuracy(model, request, run)
-                run.log(run.steps, encoder_share=share, part_kept=part, anchor_error=error)
-                if share <= MOST_LEFT:
-                    break
-                if part < 1:
-                    lr = (lr or 0.0) / _SLOWER
+
+@dataclass
+class _Encoder:
+    """The training of an encoder in place: trials of rates, rounds of steps, acceptance."""
+
+    method: PourA
+    model: nn.Module
+    matching: Matching
+    request: Granted
+    run: Run
+    steps: Callable[..., AnchoredSteps]
+    """Makes the batches of a run, a number of steps and a salt."""
+
+    def train(self, share: float) -> float:
+        """Train, and return the share of the forget images that the encoder gives away; ``share`` is that before."""
+        original = copy_state(self.model)
+        lr = self.method.lr or self._find_rate(original)
+        self.run.choose(lr=lr)
+        for number in range(_MOST_ROUNDS if lr else 0):
+            part, error = self._round(original, lr or 0.0, number)
+            share = forget_accuracy(self.model, self.request, self.run)
+            self.run.log(self.run.steps, encoder_share=share, part_kept=part, anchor_error=error)
+            if share <= MOST_LEFT:
+                break
+            if part < 1:
+                lr = (lr or 0.0) / _FACTOR
+            elif share > MOST_ENCODER_SHARE and error < MOST_ANCHOR_ERROR / _FACTOR and self.method.lr is None:
+                # The anchors leave room for a higher rate.
+                lr = (lr or 0.0) * _FACTOR
         return share
 
-    def _round(
-        self,
-        model: nn.Module,
-        original: dict[str, Tensor],
-        matching: Matching,
-        request: Granted,
-        run: Run,
-        kind: AnchorKind,
-        lr: float,
-        number: int,
-    ) -> tuple[float, float]:
-        """Train for ``steps``; return the part of the way that was accepted, and the error on the anchors there."""
-        start = copy_state(model)
+    def _round(self, original: dict[str, Tensor], lr: float, number: int) -> tuple[float, float]:
+        """Take all steps; return the part of the way that was accepted, and the error on the anchors there."""
+        start = copy_state(self.model)
         try:
-            self.train(
-                model, self._batches(request, run, kind, self.steps or 1, salt=number), matching.loss, run, lr=lr
-            )
-            if self.lr is not None:
+            batches = self.steps(run=self.run, steps=self.method.steps, salt=number)
+            self.method.train(self.model, batches, self.matching.loss, self.run, lr=lr)
+            if self.method.lr is not None:
                 # A rate that was asked for and destroys the network is an error; a rate from the trials is mended.
-                forget_accuracy(model, request, run)
+                forget_accuracy(self.model, self.request, self.run)
         except DivergenceError:
-            if self.lr is not None:
+            if self.method.lr is not None:
                 raise
-            model.load_state_dict(start)
+            self.model.load_state_dict(start)
             return 0.0, 0.0
-        model.eval()
-        return move_back(model, original, matching.measure, most_left=max(MOST_LEFT, matching.choice.left))
+        self.model.eval()
+        most_left = max(MOST_LEFT, self.matching.choice.left)
+        return move_back(self.model, original, self.matching.measure, most_left=most_left)
 
-    def _find_rate(
-        self,
-        model: nn.Module,
-        original: dict[str, Tensor],
-        matching: Matching,
-        request: Granted,
-        run: Run,
-        kind: AnchorKind,
-    ) -> float | None:
+    def _find_rate(self, original: dict[str, Tensor]) -> float | None:
         """Return the rate whose trial ends with the lowest loss on images that are the same for all trials."""
-        quiet = dataclasses.replace(run, history=[], progress=False, on_step=None)
-        judged = list(self._batches(request, quiet, kind, _JUDGED_STEPS, salt=_MOST_ROUNDS).epoch(0))
-        start = matching.mean_loss(judged)
+        run = dataclasses.replace(self.run, history=[], progress=False, on_step=None)
+        judged = list(self.steps(run=run, steps=_JUDGED_STEPS, salt=_MOST_ROUNDS).epoch(0))
+        start = self.matching.mean_loss(judged)
 
         def trial(rate: float) -> float:
-            batches = self._batches(request, quiet, kind, _TRIAL_STEPS, salt=_MOST_ROUNDS + 1)
-            recipe = self.recipe(lr=rate, steps=_TRIAL_STEPS)
+            batches = self.steps(run=run, steps=_TRIAL_STEPS, salt=_MOST_ROUNDS + 1)
+            recipe = self.method.recipe(lr=rate, steps=_TRIAL_STEPS)
+            mode = self.method.batch_norm
             try:
-                fit(model, batches, recipe, quiet, objective=matching.loss, batch_norm=self.batch_norm, graph=False)
-                loss = matching.mean_loss(judged) / start
+                fit(self.model, batches, recipe, run, objective=self.matching.loss, batch_norm=mode, graph=False)
+                loss = self.matching.mean_loss(judged) / start
             finally:
-                model.load_state_dict(original)
-            run.log(0, trial_rate=rate, trial_loss=loss)
+                self.model.load_state_dict(original)
+            self.run.log(0, trial_rate=rate, trial_loss=loss)
             return loss
 
         return find_rate(trial)
-
-    def _batches(self, request: Granted, run: Run, kind: AnchorKind, steps: int, *, salt: int) -> AnchoredSteps:
-        return AnchoredSteps(
-            request,
-            run,
-            kind,
-            batch_size=self.batch_size,
-            anchors=self.batch_size * self.anchors_per_image,
-            steps=steps,
-            salt=salt,
-            augment=self.augment,
-        )
-
-    def _fixed_anchors(self, request: Granted, run: Run, kind: AnchorKind) -> list[Tensor]:
-        """Return the anchors that directions and encoders are measured on."""
-        if kind == "none":
-            return []
-        steps = -(-_MEASURED // (self.batch_size * self.anchors_per_image))
-        return [anchors for _, _, anchors in self._batches(request, run, kind, steps, salt=_MOST_ROUNDS).epoch(1)]
 
 
 def _warn_of_encoder(share: float, kind: AnchorKind) -> None:
