@@ -59,10 +59,14 @@ def test_train_writes_model_and_facts(trained) -> None:
 )
 def test_unlearn_and_audit(trained, small_world, tmp_path, method, options) -> None:
     out, page = tmp_path / "forgotten.safetensors", tmp_path / "report.html"
-    succeed(
+    printed = succeed(
         "unlearn", trained, "--data", "camvid", "--forget", "car", "--method", method, *options, "--out", out,
         root=small_world,
-    )  # fmt: skip
+    ).stdout  # fmt: skip
+    expected = (
+        "'Car' is forgotten without images" if method == "pour-p" else "On the forget pixels of 'Car' the accuracy"
+    )
+    assert printed.startswith(expected)
     done = succeed("audit", trained, out, "--data", "camvid", "--forget", "car", "--report", page, root=small_world)
     assert "IoU_f, forgotten" in done.stdout
     report = pour.AuditReport.load(page.with_suffix(".json"))
