@@ -123,6 +123,10 @@ class TestRate:
         assert find_rate(trial, (4.0, 3.0, 2.0, 1.0, 0.5)) == 3.0
         assert tried == [4.0, 3.0, 2.0, 1.0]
 
+    def test_a_higher_rate_near_the_best_is_taken(self) -> None:
+        losses = {4.0: 0.9, 3.0: 0.5, 2.0: 0.45, 1.0: 0.44, 0.5: 0.6, 0.1: 0.7}
+        assert find_rate(losses.__getitem__, tuple(losses)) == 3.0
+
     def test_no_rate_that_helps_is_none(self) -> None:
         def trial(rate: float) -> float:
             if rate > 1:

@@ -11,6 +11,7 @@ import pour.models.surgery
 from pour.errors import UsageError
 from pour.methods import ForgetRequest, PourD
 from pour.models.head import find_head
+from pour.models.history import Record, add_record
 from pour.models.tap import extract_features
 from pour.training.classifier import evaluation_loader
 from pour.training.run import Run
@@ -139,3 +140,26 @@ def test_a_loss_that_did_not_move_is_not_called_risen(digits_original, digits_sp
             progress=False,
         )
     assert not [str(found.message) for found in told if "rose" in str(found.message)]
+
+
+def test_a_second_request_projects_the_classes_of_the_first_out_too(digits_original, digits):
+    """The target of the second distillation has no part along either row."""
+    second = pour.Splits.of(digits, [5])
+    model = pour.models.surgery.copy_model(digits_original)
+    add_record(model, Record(method="pour-d", classes=(3,)))
+    _, run = distilled(model, second, steps=1)
+    features = extract_features(digits_original, evaluation_loader(second.forget_train, run)).features.double()
+    rows = find_head(digits_original).weight[[3, 5]].double()
+    basis = torch.linalg.qr(rows.T).Q.T
+    removed = (features @ basis.T).square().sum(dim=1).mean().item()
+    assert run.history[0]["initial_loss"] == pytest.approx(removed, rel=1e-4)
+
+
+def test_an_earlier_class_whose_row_is_zero_is_left_out(digits_original, digits):
+    second = pour.Splits.of(digits, [5])
+    plain = pour.fold(pour.forget(digits_original, [3]))
+    _, run = distilled(plain, second, steps=1)
+    features = extract_features(plain, evaluation_loader(second.forget_train, run)).features.double()
+    row = find_head(plain).weight[5].double()
+    removed = ((features @ row).square() / row.square().sum()).mean().item()
+    assert run.history[0]["initial_loss"] == pytest.approx(removed, rel=1e-4)

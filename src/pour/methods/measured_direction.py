@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pour.errors import UsageError
 from pour.geometry.eraser import Eraser
-from pour.models.direction import MOST_STRETCH, RowDirection, head_removal, stretch
+from pour.models.direction import MOST_STRETCH, RowDirection, head_removal, stretch, with_earlier
 from pour.models.head import Head, find_head
 from pour.models.history import forgotten_before
 from pour.models.modes import evaluating
@@ -101,8 +101,7 @@ def _removal(
     """Return the map of ``direction``, behind that of an earlier request whose projector is still in place."""
     before = head.module if isinstance(head.module, ProjectedHead) else None
     # A later request must not move the scores of an earlier one off the mean, so it sets them all.
-    renewed = before.forgotten if before is not None and direction != "weights" else ()
-    together = tuple(sorted({*renewed, *classes}))
+    together = with_earlier(head, classes, earlier)
     if direction == "decisions" and not alone and stretch(head, together, earlier=earlier) > MOST_STRETCH:
         raise UsageError('direction="decisions" is not well conditioned for this head; take direction="scores".')
     removal = head_removal(head, together, direction, earlier=earlier)

@@ -20,14 +20,15 @@ from pour.methods.pixels import cell_distance, cell_means, forgotten_cells, maps
 from pour.methods.pooling import pool_features
 from pour.methods.request import Need
 from pour.methods.teachers import frozen_copy, without_dropout
-from pour.models.direction import RowDirection, head_removal
+from pour.models.direction import RowDirection, head_removal, with_earlier
 from pour.models.head import find_head
+from pour.models.history import forgotten_before
 from pour.models.projected import ProjectedHead
 from pour.models.tap import extract_features, tap_features, to_unit
 from pour.training.schedule import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from torch import nn
 
@@ -162,12 +163,12 @@ class PourD(AnchoredMethod):
         if request.pixelwise:
             batches = request.forget.once(run)
             fitter = cell_means(model, head, batches, classes, run) if self.direction == "means" else None
-            projector = self._projector(head, classes, fitter).to(run.torch_device)
+            projector = self._projector(head, classes, forgotten_before(model), fitter).to(run.torch_device)
             return projector, self._initial_pixel_loss(model, head, projector, batches, classes, run), 0.0
         features, labels = _seen(model, request, run)
         pooled = pool_features(features, head.dim)
         fitter = ProjectorFitter(classes=list(classes)).update(pooled, labels) if self.direction == "means" else None
-        projector = self._projector(head, classes, fitter).to(features.device)
+        projector = self._projector(head, classes, forgotten_before(model), fitter).to(features.device)
         target = projector(features, dim=head.dim)
         left = 0.0
         if features.ndim == 2:
@@ -195,12 +196,16 @@ class PourD(AnchoredMethod):
             raise UsageError("The forget images show no pixel of the forgotten classes; check the masks.")
         return total / count
 
-    def _projector(self, head: Head, classes: tuple[int, ...], means: ProjectorFitter | None) -> Projector | Eraser:
+    def _projector(
+        self, head: Head, classes: tuple[int, ...], earlier: Collection[int], means: ProjectorFitter | None
+    ) -> Projector | Eraser:
         if self.directions is not None:
             return Projector.from_directions(self.directions.float())
         if self.direction == "means" and means is not None:
             return means.projector
-        return head_removal(head, classes, self.direction)  # type: ignore[arg-type]
+        # Features must not show the classes of earlier requests either.
+        together = with_earlier(head, classes, earlier)
+        return head_removal(head, together, self.direction, earlier=earlier)  # type: ignore[arg-type]
 
     def _lr_factor(self, model: nn.Module) -> Callable[[str], float] | None:
         """Layer-wise rates: modules that own trained parameters, in order, the last at the full rate."""

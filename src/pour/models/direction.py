@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
     from pour.models.head import Head
 
-__all__ = ["MOST_STRETCH", "HeadDirection", "RowDirection", "choose_direction", "head_removal", "stretch"]
+__all__ = [
+    "MOST_STRETCH",
+    "HeadDirection",
+    "RowDirection",
+    "choose_direction",
+    "head_removal",
+    "stretch",
+    "with_earlier",
+]
 
 RowDirection = Literal["weights", "centered-weights", "scores", "decisions"]
 """Directions that are computed from the head's parameters, without images."""
@@ -108,6 +116,30 @@ def head_removal(
             f"The centred rows of classes {', '.join(map(str, classes))} are linearly dependent, so their scores "
             'cannot all reach the mean; forget fewer classes, or take direction="centered-weights".'
         ) from error
+
+
+def with_earlier(head: Head, classes: tuple[int, ...], earlier: Collection[int]) -> tuple[int, ...]:
+    """Return ``classes`` and those earlier classes whose rows still give a direction, in ascending order.
+
+    A class that was masked, or whose row is zero or the mean row after folding, gives none.
+
+    Args:
+        head: Head as :func:`~pour.models.head.find_head` returns it.
+        classes: Indices of the classes that are requested now.
+        earlier: Indices of the classes that earlier requests removed.
+    """
+    others = sorted({label for label in earlier if label < head.num_classes} - set(classes))
+    if head.bias is not None:
+        masked = is_masked(head.bias)
+        others = [label for label in others if not bool(masked[label])]
+    found = set(classes)
+    for label in others:
+        try:
+            _live_classes(head, (label,), earlier)
+        except UsageError:
+            continue
+        found.add(label)
+    return tuple(sorted(found))
 
 
 class _NoDecisionsError(UsageError):
