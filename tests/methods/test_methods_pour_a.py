@@ -108,6 +108,22 @@ class TestDirection:
         choose_by_measurement(mlp, (3,), [images_of(3)], [DATA.train_images[:50]])
         assert isinstance(find_head(mlp).module, nn.Linear)
 
+    def test_a_second_request_does_not_bring_the_first_class_back(self) -> None:
+        """The paper's direction leaves a class its bias, and no image of the first class is at hand to notice."""
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(16, 6))
+        with torch.no_grad():
+            model[1].bias[0] = 1.0
+        images = torch.randn(2000, 1, 4, 4)
+        labels = model(images).argmax(dim=1)
+        for label in (0, 1):
+            own = labels == label
+            request = ForgetRequest(classes=[label], forget=[(images[own], labels[own])])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                model = forgotten(model, request, steps=5)
+        assert not torch.isin(model(images).argmax(dim=1), torch.tensor([0, 1])).any()
+
     def test_the_only_candidate_is_taken_as_it_is(self, mlp: nn.Module) -> None:
         assert choose_by_measurement(mlp, (3,), [images_of(3)], [], candidates=["weights"]).direction == "weights"
 
@@ -126,6 +142,9 @@ class TestRate:
     def test_a_higher_rate_near_the_best_is_taken(self) -> None:
         losses = {4.0: 0.9, 3.0: 0.5, 2.0: 0.45, 1.0: 0.44, 0.5: 0.6, 0.1: 0.7}
         assert find_rate(losses.__getitem__, tuple(losses)) == 3.0
+
+    def test_a_trial_that_is_not_a_number_loses(self) -> None:
+        assert find_rate({3.0: float("nan"), 2.0: 0.5, 1.0: 0.4, 0.5: 0.9}.__getitem__, (3.0, 2.0, 1.0, 0.5)) == 2.0
 
     def test_no_rate_that_helps_is_none(self) -> None:
         def trial(rate: float) -> float:
@@ -146,26 +165,35 @@ class TestAcceptance:
 
     def test_what_is_accepted_stays(self) -> None:
         model, original = self.trained()
-        assert move_back(model, original, lambda: Measured(0.0, 0.05), most_left=0.002) == (1.0, 0.05)
+        assert move_back(model, original, lambda: Measured(0.0, 0.0, 0.05), most_left=0.002) == (
+            1.0,
+            Measured(0.0, 0.0, 0.05),
+        )
         assert model.weight.item() == 1
 
     def test_what_moves_the_anchors_too_far_goes_back_until_it_does_not(self) -> None:
         model, original = self.trained()
-        part, error = move_back(model, original, lambda: Measured(0.0, 0.15 * model.weight.item()), most_left=0.002)
+        part, found = move_back(
+            model, original, lambda: Measured(0.0, 0.0, 0.075 * model.weight.item()), most_left=0.002
+        )
         assert part == 0.65
-        assert error <= MOST_ANCHOR_ERROR
+        assert found is not None
+        assert found.anchor_error <= MOST_ANCHOR_ERROR
         assert model.weight.item() == pytest.approx(0.65)
 
-    def test_what_is_never_accepted_becomes_the_original(self) -> None:
+    @pytest.mark.parametrize(
+        "odd", [Measured(0.5, 0.0, 0.0), Measured(0.0, 0.5, 0.0), Measured(0.0, 0.0, float("nan"))]
+    )
+    def test_what_is_never_accepted_becomes_the_original(self, odd: Measured) -> None:
         model, original = self.trained()
-        assert move_back(model, original, lambda: Measured(0.5, 0.0), most_left=0.002) == (0.0, 0.0)
+        assert move_back(model, original, lambda: odd, most_left=0.002) == (0.0, None)
         assert model.weight.item() == 0
 
     @pytest.mark.parametrize("odd", [float("nan"), float("inf")])
     def test_weights_that_are_not_finite_become_the_original(self, odd: float) -> None:
         model, original = self.trained()
         nn.init.constant_(model.weight, odd)
-        assert move_back(model, original, lambda: Measured(0.0, 0.0), most_left=0.002) == (0.0, 0.0)
+        assert move_back(model, original, lambda: Measured(0.0, 0.0, 0.0), most_left=0.002) == (0.0, None)
         assert model.weight.item() == 0
 
 
@@ -184,7 +212,9 @@ class TestRun:
         assert after > before - 0.1
 
     def test_an_encoder_that_still_knows_the_class_is_named(self, mlp: nn.Module) -> None:
-        with pytest.warns(UserWarning, match=r"without the projector [\d.]+% of the forget images.*take more steps"):
+        with pytest.warns(
+            UserWarning, match=r"without the projector [\d.]+% of the forget images.*Remedy: take more steps"
+        ):
             model = forgotten(mlp, ForgetRequest(classes=[3], forget=loader(3)), steps=1, lr=1e-6)
         assert logged(model)["encoder_share"] > 0.5
         assert share(model, 3) == 0
@@ -229,6 +259,36 @@ class TestRun:
         trained = forgotten(model, ForgetRequest(classes=[label], forget=batches, retain=rest), steps=100)
         assert pour.history(trained)[-1].options["anchor"] == "retained"
         assert not torch.equal(trained[0].weight, model[0].weight)  # type: ignore[index]
+
+    def test_an_encoder_that_may_not_be_trained_stays(self) -> None:
+        torch.manual_seed(0)
+        model = bed_network("mlp", DATA, seed=5)
+        for parameter in model.body.parameters():  # type: ignore[union-attr]
+            parameter.requires_grad_(False)
+        with pytest.warns(UserWarning, match="No parameter of the encoder may be trained"):
+            result = forgotten(model, ForgetRequest(classes=[3], forget=loader(3)))
+        assert share(result, 3) == 0
+        assert logged(result)["encoder_share"] > 0.5
+
+    def test_all_classes_of_sorted_images_are_measured(self) -> None:
+        """The first thousand images of a folder are often of one class."""
+        model = bed_network("mlp", DATA, seed=5)
+        parts = [images_of(label) for label in (3, 5)]
+        first = (parts[0][0].repeat(10, 1, 1, 1), parts[0][1].repeat(10))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            result = forgotten(model, ForgetRequest(classes=[3, 5], forget=[first, parts[1]]), steps=20)
+        assert share(result, 3) == share(result, 5) == 0
+
+    def test_copies_of_what_is_no_image_are_refused(self) -> None:
+        model = nn.Sequential(nn.Linear(6, 4))
+        with pytest.raises(UsageError, match="not images"):
+            forgotten(model, ForgetRequest(classes=[0], forget=[(torch.randn(4, 6), torch.zeros(4).long())]), anchor="views")
+
+    def test_a_conflicting_score_is_told_before_any_work(self, mlp: nn.Module) -> None:
+        first = pour.forget(mlp, [3])
+        with pytest.raises(UsageError, match="already forgot classes"):
+            forgotten(first, ForgetRequest(classes=[5], forget=loader(5)), forgotten_logit="keep")
 
     def test_images_that_are_not_square(self) -> None:
         torch.manual_seed(0)

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-__all__ = ["MOST_ANCHOR_ERROR", "MOST_ENCODER_SHARE", "Measured", "copy_state", "move_back"]
+__all__ = ["MOST_ANCHOR_ERROR", "MOST_CHANGED", "MOST_ENCODER_SHARE", "Measured", "copy_state", "move_back"]
 
-MOST_ANCHOR_ERROR = 0.1
+MOST_ANCHOR_ERROR = 0.05
 """Largest mean squared change of the anchors' projected features, as a share of their variance."""
+MOST_CHANGED = 0.1
+"""Largest share of the anchors whose decision between retained classes may change."""
 MOST_ENCODER_SHARE = 0.03
 """Share of the forget images that the encoder may still give away before a warning names it."""
 _PARTS = (1.0, 0.9, 0.8, 0.65, 0.5, 0.35, 0.2, 0.1)
@@ -28,13 +30,15 @@ class Measured:
     """What is measured of an encoder with the projector in front of its head."""
 
     left: float
-    """Share of the forget images that keep their class as released."""
+    """Share of the forget images whose answer, as released, is a forgotten class."""
+    changed: float
+    """Share of the anchors whose decision between retained classes, as released, is not the original's."""
     anchor_error: float
     """Mean squared change of the anchors' projected features, as a share of their variance."""
 
     def accepted(self, most_left: float) -> bool:
         """Return whether the encoder may be released; not a number is not accepted."""
-        return self.left <= most_left and self.anchor_error <= MOST_ANCHOR_ERROR
+        return self.left <= most_left and self.changed <= MOST_CHANGED and self.anchor_error <= MOST_ANCHOR_ERROR
 
 
 def copy_state(model: nn.Module) -> dict[str, Tensor]:
@@ -45,11 +49,11 @@ def copy_state(model: nn.Module) -> dict[str, Tensor]:
 @torch.no_grad()
 def move_back(
     model: nn.Module, original: dict[str, Tensor], measure: Callable[[], Measured], *, most_left: float
-) -> tuple[float, float]:
-    """Move ``model`` back towards its original weights until it is accepted; return the part kept and its error.
+) -> tuple[float, Measured | None]:
+    """Move ``model`` back towards its original weights until it is accepted; return the part kept and its measures.
 
     The parts 1, 0.9, 0.8, ... 0.1 of the way are tried. If none is accepted, the original weights are restored, and
-    the part and the error on the anchors are 0.
+    the part is 0, without measures.
 
     Args:
         model: Trained network, changed in place.
@@ -66,9 +70,9 @@ def move_back(
             except DivergenceError:
                 continue
             if found.accepted(most_left):
-                return part, found.anchor_error
+                return part, found
     model.load_state_dict(original)
-    return 0.0, 0.0
+    return 0.0, None
 
 
 def _interpolate(model: nn.Module, start: dict[str, Tensor], end: dict[str, Tensor], part: float) -> None:

@@ -33,13 +33,21 @@ def anchor_kind(wanted: Anchor, request: Granted, run: Run) -> AnchorKind:
     """Return which anchors a run has.
 
     Raises:
-        UsageError: Retained images were asked for, and the request has none.
+        UsageError: Retained images were asked for, and the request has none; or copies of inputs that are not images.
     """
     if wanted == "retained" and not request.has("retain"):
         raise UsageError('anchor="retained" needs images of the retained classes; pass retain= in the request.')
     if wanted != "views" and request.has("retain"):
         return "retained"
-    return "views" if has_views(to_unit(request.forget.few(run))) else "none"
+    inputs = request.forget.few(run)
+    if inputs.dtype == torch.uint8 or has_views(inputs):
+        return "views"
+    if wanted == "views":
+        raise UsageError(
+            f"The inputs of shape {tuple(inputs.shape)} are not images, so they have no copies; leave anchor= out, or "
+            "pass retain= in the request."
+        )
+    return "none"
 
 
 class AnchoredSteps:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pour.geometry.projector import Projector
     from pour.training.run import Run
 
-__all__ = ["earlier_logit", "put_in_front", "seen_features", "set_projector"]
+__all__ = ["check_logit", "earlier_logit", "put_in_front", "seen_features", "set_projector"]
 
 
 def put_in_front(
@@ -45,16 +45,22 @@ def set_projector(
     head = find_head(model)
     place = head.module
     if isinstance(place, ProjectedHead):
-        if place.forgotten and place.forgotten_logit != forgotten_logit:
-            raise UsageError(
-                f"The model already forgot classes with forgotten_logit={place.forgotten_logit!r}; pass the same now "
-                f"instead of {forgotten_logit!r}, or fold the model first."
-            )
+        check_logit(model, forgotten_logit)
         classes = (*place.forgotten, *classes)
     weight = head.weight
     removal = removal.to(device=weight.device, dtype=torch.promote_types(weight.dtype, torch.float32))
     projected = ProjectedHead(head.layer, removal, forgotten=sorted(set(classes)), forgotten_logit=forgotten_logit)
     return swap_module(model, place, projected.train(place.training))
+
+
+def check_logit(model: nn.Module, forgotten_logit: ForgottenLogit) -> None:
+    """Raise UsageError if an earlier request treats the scores of its classes in another way."""
+    earlier = earlier_logit(model)
+    if earlier not in (None, forgotten_logit):
+        raise UsageError(
+            f"The model already forgot classes with forgotten_logit={earlier!r}; pass the same now instead of "
+            f"{forgotten_logit!r}, or fold the model first."
+        )
 
 
 def earlier_logit(model: nn.Module) -> ForgottenLogit | None:

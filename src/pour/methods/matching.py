@@ -10,13 +10,12 @@ from torch import Tensor
 
 from pour.geometry.eraser import Eraser
 from pour.methods.acceptance import Measured
-from pour.methods.forget_only import forget_accuracy
+from pour.methods.measured_direction import projected_in_place, scores_on, share_answered, share_changed
 from pour.methods.pixels import forgotten_cells
 from pour.methods.teachers import frozen_copy
 from pour.models.head import find_head
+from pour.models.history import forgotten_before
 from pour.models.modes import evaluating
-from pour.models.projected import ProjectedHead
-from pour.models.surgery import swap_module
 from pour.models.tap import tap_features
 
 if TYPE_CHECKING:
@@ -73,11 +72,13 @@ class Matching:
         self._weight = weight
         self._projection = choice.removal.to(run.torch_device)
         self._basis = _basis(self._projection)
-        self._anchors = anchors
+        self._anchors, self._forget = anchors, forget
+        self._gone = tuple(sorted({*classes, *forgotten_before(model)}))
+        self._scores = [scores_on(model, batch) for batch in anchors]
         self._taps: tuple[Tap, Tap] | None = None
         with tap_features(self._teacher, self._head.name) as tap:
             kept = torch.cat([self._projected(self._rows(self._teacher, tap, batch)) for batch in anchors])
-            flat = kept.flatten(0, -2).double()
+            flat = kept.flatten(0, -2)
             # The scale of the loss; it makes the weight on the anchors mean the same on every network.
             self._variance = max(flat.var(dim=0).sum().item(), torch.finfo(torch.float32).tiny)
             self._targets = torch.split(kept, [len(batch) for batch in anchors])
@@ -134,14 +135,10 @@ class Matching:
                 rows = self._projected(self._rows(self._model, self._taps[0], images))
                 distance = (rows - target).square().sum(dim=-1)
                 total, count = total + distance.sum().item(), count + distance.numel()
-        place = find_head(self._model).module
-        projected = ProjectedHead(self._head.layer, self._projection, forgotten=self._classes, forgotten_logit="keep")
-        released = swap_module(self._model, place, projected)
-        try:
-            left = forget_accuracy(released, self._request, self._run)
-        finally:
-            swap_module(released, projected, place)
-        return Measured(left=left, anchor_error=total / max(count, 1) / self._variance)
+        with projected_in_place(self._model, self._head, self._projection, self._gone) as released:
+            left = share_answered(released, self._forget, self._gone)
+            changed = share_changed(released, self._anchors, self._scores, self._gone)
+        return Measured(left=left, changed=changed, anchor_error=total / max(count, 1) / self._variance)
 
     def _projected(self, rows: Tensor) -> Tensor:
         projected: Tensor = self._projection(rows)

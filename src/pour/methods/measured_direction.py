@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,20 @@ from pour.models.surgery import swap_module
 from pour.models.tap import to_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from pour.geometry.projector import Projector
 
-__all__ = ["CANDIDATES", "MOST_LEFT", "Choice", "choose_by_measurement"]
+__all__ = [
+    "CANDIDATES",
+    "MOST_LEFT",
+    "Choice",
+    "choose_by_measurement",
+    "projected_in_place",
+    "scores_on",
+    "share_answered",
+    "share_changed",
+]
 
 CANDIDATES: tuple[RowDirection, ...] = ("weights", "decisions", "scores")
 """Directions in the order in which they are tried."""
@@ -42,9 +52,9 @@ class Choice:
     removal: Projector | Eraser
     """Map in front of the linear layer, earlier requests included."""
     left: float
-    """Share of the forget images that keep their class behind the projection."""
+    """Share of the measured forget images whose answer behind the projection is a forgotten class."""
     changed: float
-    """Share of the anchors on which the decision between retained classes changed."""
+    """Share of the anchors whose decision between retained classes changed, or that get a forgotten class now."""
 
 
 @torch.no_grad()
@@ -58,10 +68,10 @@ def choose_by_measurement(
 ) -> Choice:
     """Return the first candidate whose projection removes the class and changes no decision between retained ones.
 
-    A candidate is accepted if at most 0.2 % of the forget images keep their class behind its projection, and if no
-    anchor changes its decision between retained classes. ``decisions`` is a candidate only if it is well conditioned.
-    If none is accepted, the candidate that leaves the least of the class is returned; among equals, the one that
-    changes the fewest decisions.
+    A candidate is accepted if at most 0.2 % of the forget images get a forgotten class as their answer behind its
+    projection, and if no anchor changes its decision between retained classes. ``decisions`` is a candidate only if it
+    is well conditioned. If none is accepted, the candidate that leaves the least of the class is returned; among
+    equals, the one that changes the fewest decisions.
 
     Args:
         model: Classifier; its head is exchanged during the measurement and is in place again afterwards.
@@ -75,18 +85,20 @@ def choose_by_measurement(
     """
     head = find_head(model)
     earlier = forgotten_before(model)
-    gone = {*classes, *earlier}
-    retained = [label for label in range(head.num_classes) if label not in gone]
-    before = [_scores(model, batch)[:, retained] for batch in anchors]
+    gone = tuple(sorted({*classes, *earlier}))
+    before = [scores_on(model, batch) for batch in anchors]
     found: list[Choice] = []
     problem: UsageError | None = None
     for direction in candidates:
+        if direction == "weights" and len(candidates) > 1 and set(gone) > set(classes):
+            # It leaves an earlier class its bias, and there are no images of that class to measure on.
+            continue
         try:
             removal = _removal(head, classes, direction, earlier, alone=len(candidates) == 1)
         except UsageError as error:
             problem = error
             continue
-        choice = _measured(model, head, direction, removal, classes, forget, anchors, before, retained)
+        choice = _measured(model, head, direction, removal, gone, forget, anchors, before)
         if choice.left <= MOST_LEFT and choice.changed == 0:
             return choice
         found.append(choice)
@@ -113,28 +125,62 @@ def _measured(
     head: Head,
     direction: RowDirection,
     removal: Projector | Eraser,
-    classes: tuple[int, ...],
+    gone: tuple[int, ...],
     forget: Sequence[tuple[Tensor, Tensor]],
     anchors: Sequence[Tensor],
     before: Sequence[Tensor],
-    retained: list[int],
 ) -> Choice:
-    place = head.module
-    projected = ProjectedHead(head.layer, removal.to(head.weight.device), forgotten=classes, forgotten_logit="keep")
-    changed_model = swap_module(model, place, projected)
+    with projected_in_place(model, head, removal, gone) as projected:
+        left = share_answered(projected, forget, gone)
+        changed = share_changed(projected, anchors, before, gone)
+    return Choice(direction, removal, left, changed)
+
+
+@contextlib.contextmanager
+def projected_in_place(
+    model: nn.Module, head: Head, removal: Projector | Eraser, gone: tuple[int, ...]
+) -> Iterator[nn.Module]:
+    """Have ``removal`` in front of the linear layer of ``head`` while the block runs, all scores kept."""
+    place = find_head(model).module
+    removal = removal.to(head.weight.device)
+    projected = ProjectedHead(head.layer, removal, forgotten=gone, forgotten_logit="keep")
+    changed = swap_module(model, place, projected)
     try:
-        kept = counted = 0
-        for images, labels in forget:
-            kept += int((_scores(changed_model, images).argmax(dim=1) == labels).sum())
-            counted += int((labels >= 0).sum())
-        decisions = moved = 0
-        for images, scores in zip(anchors, before, strict=True):
-            changed = _changed_decisions(scores, _scores(changed_model, images)[:, retained])
-            moved += int(changed.sum())
-            decisions += changed.numel()
+        yield changed
     finally:
-        swap_module(changed_model, projected, place)
-    return Choice(direction, removal, kept / max(1, counted), moved / max(1, decisions))
+        swap_module(changed, projected, place)
+
+
+@torch.no_grad()
+def share_answered(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]], gone: tuple[int, ...]) -> float:
+    """Return the share of images, or of pixels with a label, that ``model`` answers with a class of ``gone``."""
+    answered = counted = 0
+    for images, labels in batches:
+        answers = scores_on(model, images).argmax(dim=1)
+        counts = labels >= 0
+        answered += int((torch.isin(answers, torch.tensor(gone, device=answers.device)) & counts).sum())
+        counted += int(counts.sum())
+    return answered / max(1, counted)
+
+
+@torch.no_grad()
+def share_changed(
+    model: nn.Module, batches: Sequence[Tensor], before: Sequence[Tensor], gone: tuple[int, ...]
+) -> float:
+    """Return the share of images whose decision is another one than that of the scores ``before``.
+
+    A decision is another one if another retained class has the highest score of the retained classes, ties up to
+    rounding left out, or if the answer became a class of ``gone``.
+    """
+    moved = count = 0
+    for images, earlier in zip(batches, before, strict=True):
+        scores = scores_on(model, images)
+        retained = [label for label in range(scores.shape[1]) if label not in gone]
+        forgotten = torch.tensor(gone, device=scores.device)
+        returned = torch.isin(scores.argmax(dim=1), forgotten) & ~torch.isin(earlier.argmax(dim=1), forgotten)
+        changed = _changed_decisions(earlier[:, retained], scores[:, retained]) | returned
+        moved, count = moved + int(changed.sum()), count + changed.numel()
+    return moved / max(1, count)
 
 
 def _changed_decisions(before: Tensor, after: Tensor) -> Tensor:
@@ -146,6 +192,7 @@ def _changed_decisions(before: Tensor, after: Tensor) -> Tensor:
     return lost > _ROUNDING * range_of_scores
 
 
-def _scores(model: nn.Module, images: Tensor) -> Tensor:
-    with evaluating(model):
+def scores_on(model: nn.Module, images: Tensor) -> Tensor:
+    """Return the scores of ``images`` in single precision, the model in evaluation mode."""
+    with evaluating(model), torch.no_grad():
         return scores_of(model(to_unit(images))).float()

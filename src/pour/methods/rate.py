@@ -36,9 +36,10 @@ def find_rate(trial: Callable[[float], float], rates: Sequence[float] = RATES) -
     losses: dict[float, float] = {}
     for rate in rates:
         try:
-            losses[rate] = trial(rate)
+            loss = trial(rate)
         except DivergenceError:
-            losses[rate] = math.inf
+            loss = math.inf
+        losses[rate] = loss if math.isfinite(loss) else math.inf
         best = min(losses, key=lambda tried: losses[tried])
         if losses[best] < 1 and list(losses).index(best) < len(losses) - 2:
             break

@@ -35,7 +35,7 @@ RowDirection = Literal["weights", "centered-weights", "scores", "decisions"]
 """Directions that are computed from the head's parameters, without images."""
 HeadDirection = Literal["auto", "weights", "centered-weights", "scores", "decisions"]
 """The same, and ``"auto"``: the choice of :func:`choose_direction`."""
-MOST_STRETCH = 1.5
+MOST_STRETCH = 4.0
 """Largest :func:`stretch` at which ``decisions`` counts as well conditioned."""
 
 # A copy of a large head in float64 would take twice its memory.

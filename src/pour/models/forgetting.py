@@ -66,7 +66,7 @@ def forget(
     kept (``forgotten_logit="keep"``): its score is the mean of all scores, so one retained score is at least as high.
     This holds for every head that computes ``W z + b``, for all weights, biases and features. ``"decisions"`` also
     keeps every decision between retained classes exactly. It exists for heads with at most as many classes as features
-    + 1 and independent rows. ``"auto"`` takes it if it moves the features at most 1.5 times as far as ``"scores"`` (as
+    + 1 and independent rows. ``"auto"`` takes it if it moves the features at most four times as far as ``"scores"`` (as
     on collapsed networks, and on most heads with several times as many features as classes). Otherwise ``"auto"`` takes
     ``"scores"``, and decisions between retained classes may change. The history records the direction taken. Later
     requests keep the guarantee if they take one of these three directions too.
