@@ -43,7 +43,7 @@ HERE = Path(__file__).parent.parent
 SMALL = HERE / "tests" / "networks" / "original.safetensors"
 TRAIN_IMAGES, TEST_IMAGES, BATCH = 4000, 1000, 64
 # Image size inside the network, and the rate of fine-tuning.
-SIZES = {"efficientnet-lite0": (64, 3e-4), "dinov2-small": (56, 2e-5)}
+SIZES = {"efficientnet-lite0": (64, 3e-4), "dinov2-small": (28, 2e-5)}
 
 
 def tensors(split: ImageSplit, count: int | None) -> tuple[Tensor, Tensor]:

@@ -279,6 +279,44 @@ def first_call_table() -> list[str]:
     return lines
 
 
+def fresh_table() -> list[str]:
+    """POUR-A and its rivals at their defaults on networks that no setting was chosen on."""
+    rows = json.loads((ROOT / "results" / "first_call" / "fresh.json").read_text())["rows"]
+    lines = [
+        "| method | change of Acc_r: mean (worst) | Acc_f: mean (worst) | encoder alone: mean (at most 3 %) "
+        "| seconds |",
+        "|---|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(row["name"] for row in rows):
+        found = [row for row in rows if row["name"] == name]
+        changes = [row.get("kept_acc_r", row["acc_r"]) - row["original_acc_r"] for row in found]
+        left = [row.get("kept_acc_f", row["acc_f"]) for row in found]
+        alone = [row["unprojected_acc_f"] for row in found]
+        lines.append(
+            f"| {name} | {mean(changes):+.1f} ({min(changes):+.1f}) | {mean(left):.1f} ({max(left):.1f}) "
+            f"| {mean(alone):.1f} ({sum(one <= 3 for one in alone)} of {len(alone)}) "
+            f"| {mean(row['seconds'] for row in found):.1f} |"
+        )
+    return lines
+
+
+def real_networks_table() -> list[str]:
+    """POUR-A at its defaults on networks that know real images."""
+    lines = [
+        "| network | class | original Acc_r / Acc_f | released | encoder alone | seconds | steps | rate |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in ("cifar10-small", "efficientnet-lite0", "dinov2-small"):
+        file = ROOT / "results" / "first_call" / f"{name}.json"
+        for row in json.loads(file.read_text())["rows"] if file.is_file() else []:
+            pairs = (f"{row[role][0]:.1f} / {row[role][1]:.1f}" for role in ("original", "released", "encoder"))
+            lines.append(
+                f"| {name} | {row['class']} | {' | '.join(pairs)} | {row['seconds']:.0f} | {row['steps']} "
+                f"| {row['chosen']['lr']:g} |"
+            )
+    return lines
+
+
 def recalibration_table() -> list[str]:
     """Networks before and after BatchNorm's statistics were taken anew from retained images."""
     lines = [
@@ -374,6 +412,8 @@ TABLES = {
     },
     "docs/methods.md": {
         "first-call": first_call_table,
+        "first-call-fresh": fresh_table,
+        "first-call-real": real_networks_table,
         "methods": methods_table,
         "recalibration": recalibration_table,
     },
