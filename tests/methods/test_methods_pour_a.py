@@ -283,7 +283,9 @@ class TestRun:
     def test_copies_of_what_is_no_image_are_refused(self) -> None:
         model = nn.Sequential(nn.Linear(6, 4))
         with pytest.raises(UsageError, match="not images"):
-            forgotten(model, ForgetRequest(classes=[0], forget=[(torch.randn(4, 6), torch.zeros(4).long())]), anchor="views")
+            forgotten(
+                model, ForgetRequest(classes=[0], forget=[(torch.randn(4, 6), torch.zeros(4).long())]), anchor="views"
+            )
 
     def test_a_conflicting_score_is_told_before_any_work(self, mlp: nn.Module) -> None:
         first = pour.forget(mlp, [3])
