@@ -67,7 +67,7 @@ class PourA(IterativeMethod):
     regroups: ClassVar[bool] = True
 
     lr: float | None = None
-    """Highest learning rate; None takes the best of 3e-3 to 3e-5 by trials of 20 steps each."""
+    """Highest learning rate; None takes the best of 3e-3 to 3e-6 by trials of 20 steps each."""
     steps: int | None = 800
     """Number of optimisation steps; half as many follow if the encoder still shows the class. With fewer than 400 the
     retained classes can suffer, because the first steps disturb what the later ones restore."""

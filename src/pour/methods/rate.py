@@ -14,7 +14,7 @@ __all__ = ["RATES", "find_rate"]
 
 _NEAR = 0.12
 
-RATES = (3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
+RATES = (3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
 """Rates that are tried, from the highest."""
 
 
