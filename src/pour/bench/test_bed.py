@@ -97,19 +97,17 @@ class BedData:
     test_images: Tensor
     test_labels: Tensor
 
-    def forget_loader(self, label: int, batch_size: int = 64) -> DataLoader[tuple[Tensor, ...]]:
-        """Return a shuffling loader of the training images of ``label``."""
-        rows = self.train_labels == label
-        return DataLoader(
-            TensorDataset(self.train_images[rows], self.train_labels[rows]), batch_size=batch_size, shuffle=True
-        )
+    def forget_loader(self, label: int) -> DataLoader[tuple[Tensor, ...]]:
+        """Return a shuffling loader of the training images of ``label``, in batches of 64."""
+        return self._loader(self.train_labels == label)
 
-    def retain_loader(self, label: int, batch_size: int = 64) -> DataLoader[tuple[Tensor, ...]]:
-        """Return a shuffling loader of the training images of all other classes."""
-        rows = self.train_labels != label
-        return DataLoader(
-            TensorDataset(self.train_images[rows], self.train_labels[rows]), batch_size=batch_size, shuffle=True
-        )
+    def retain_loader(self, label: int) -> DataLoader[tuple[Tensor, ...]]:
+        """Return a shuffling loader of the training images of all other classes, in batches of 64."""
+        return self._loader(self.train_labels != label)
+
+    def _loader(self, rows: Tensor) -> DataLoader[tuple[Tensor, ...]]:
+        images = TensorDataset(self.train_images[rows], self.train_labels[rows])
+        return DataLoader(images, batch_size=64, shuffle=True)
 
 
 def bed_data() -> BedData:

@@ -76,7 +76,7 @@ class AnchoredMethod(IterativeMethod):
         if self.anchor == "none":
             return batches, objective
         images = request.forget.few(run)
-        if images.dtype != torch.uint8 and not has_views(images):
+        if not has_views(images):
             raise UsageError(
                 f'anchor="views" transforms images, but {self.name} got inputs of shape {tuple(images.shape[1:])} and '
                 f'type {images.dtype}; leave anchor="none".'

@@ -40,7 +40,7 @@ def anchor_kind(wanted: Anchor, request: Granted, run: Run) -> AnchorKind:
     if wanted != "views" and request.has("retain"):
         return "retained"
     inputs = request.forget.few(run)
-    if inputs.dtype == torch.uint8 or has_views(inputs):
+    if has_views(inputs):
         return "views"
     if wanted == "views":
         raise UsageError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from pour.errors import PourError
 from pour.geometry.eraser import Eraser
 from pour.methods.acceptance import Measured
 from pour.methods.measured_direction import projected_in_place, scores_on, share_answered, share_changed
@@ -105,8 +106,7 @@ class Matching:
 
     def loss(self, student: nn.Module, images: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
         """Return the loss of a step: that of forget rows plus the weighted one of the other rows."""
-        assert self._taps is not None, "the networks must be tapped"
-        own, other = self._taps
+        own, other = self._tapped_networks()
         together = torch.cat([images, anchors])
         with torch.no_grad():
             target = self._projected(self._rows(self._teacher, other, together))
@@ -128,11 +128,11 @@ class Matching:
     @torch.no_grad()
     def measure(self) -> Measured:
         """Return what is measured of the network with the projector in front of its head."""
-        assert self._taps is not None, "the networks must be tapped"
+        own, _ = self._tapped_networks()
         total = count = 0.0
         with evaluating(self._model):
             for images, target in zip(self._anchors, self._targets, strict=True):
-                rows = self._projected(self._rows(self._model, self._taps[0], images))
+                rows = self._projected(self._rows(self._model, own, images))
                 distance = (rows - target).square().sum(dim=-1)
                 total, count = total + distance.sum().item(), count + distance.numel()
         with projected_in_place(self._model, self._head, self._projection, self._gone) as released:
@@ -140,17 +140,19 @@ class Matching:
             changed = share_changed(released, self._anchors, self._scores, self._gone)
         return Measured(left=left, changed=changed, anchor_error=total / max(count, 1) / self._variance)
 
+    def _tapped_networks(self) -> tuple[Tap, Tap]:
+        """Return the taps of the trained network and of its teacher. Raise PourError outside of :meth:`tapped`."""
+        if self._taps is None:
+            raise PourError("The encoder is measured without its taps; call this inside of tapped().")
+        return self._taps
+
     def _projected(self, rows: Tensor) -> Tensor:
         projected: Tensor = self._projection(rows)
         return projected
 
     def _rows(self, model: nn.Module, tap: Tap, images: Tensor) -> Tensor:
         """Return the encoder's features, (n, d) or (n, ..., d)."""
-        if torch.is_grad_enabled():
-            model(images)
-        else:
-            with torch.no_grad():
-                model(images)
+        model(images)
         return tap.raw.float().movedim(self._head.dim, -1)
 
     def _cells(self, labels: Tensor, rows: Tensor) -> Tensor:

@@ -203,18 +203,20 @@ class _Encoder:
         best = _Round(share, original, 0.0, 0.0, 0.0)
         lr = self.method.lr or self._find_rate(original)
         self.run.choose(lr=lr)
-        for number in range(_MOST_ROUNDS if lr else 0):
-            done = self._round(original, lr or 0.0, number)
-            self.run.log(self.run.steps, round_share=done.share, round_part=done.part, round_rate=lr or 0.0)
+        for number in range(_MOST_ROUNDS):
+            if lr is None:
+                break
+            done = self._round(original, lr, number)
+            self.run.log(self.run.steps, round_share=done.share, round_part=done.part, round_rate=lr)
             best = min(best, done, key=lambda one: (one.share, -one.part))
             if best.share <= MOST_LEFT:
                 break
             self.model.load_state_dict(best.state)
             if done.part < 1:
-                lr = (lr or 0.0) / _FACTOR
+                lr /= _FACTOR
             elif done.share > MOST_ENCODER_SHARE and done.error < MOST_ANCHOR_ERROR / _FACTOR and not self.method.lr:
                 # The anchors leave room for a higher rate.
-                lr = (lr or 0.0) * _FACTOR
+                lr *= _FACTOR
         self.model.load_state_dict(best.state)
         self.run.log(
             self.run.steps,

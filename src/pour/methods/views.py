@@ -14,13 +14,17 @@ _CHANNELS = 3
 
 
 def has_views(inputs: Tensor) -> bool:
-    """Return whether ``inputs`` are planes that can be rolled and turned: floats of shape (n, ..., height, width).
+    """Return whether ``inputs`` are planes that can be rolled and turned: (n, ..., height, width), floats or uint8.
 
     Example:
         >>> has_views(torch.zeros(2, 3, 8, 6)), has_views(torch.zeros(2, 64))
         (True, False)
     """
-    return inputs.is_floating_point() and inputs.ndim >= 3 and min(inputs.shape[-2:]) >= _SMALLEST_SIDE
+    return _is_pixels(inputs) and inputs.ndim >= 3 and min(inputs.shape[-2:]) >= _SMALLEST_SIDE
+
+
+def _is_pixels(inputs: Tensor) -> bool:
+    return inputs.is_floating_point() or inputs.dtype == torch.uint8
 
 
 def transformed_copies(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
