@@ -66,11 +66,11 @@ class Matching:
         weight: float,
     ) -> None:
         self.choice = choice
+        self.weight = weight
         self._model, self._request, self._run = model, request, run
         self._teacher = frozen_copy(model, run)
         self._head = find_head(model)
         self._classes = classes
-        self._weight = weight
         self._projection = choice.removal.to(run.torch_device)
         self._basis = _basis(self._projection)
         self._anchors, self._forget = anchors, forget
@@ -116,7 +116,7 @@ class Matching:
         cells = torch.cat([self._cells(labels, rows[:count]), error.new_zeros(error[count:].shape[:-1])])
         forget = error.square().sum(dim=-1) + self._extra * (error @ self._basis.T).square().sum(dim=-1)
         kept = (self._projected(rows) - target).square().sum(dim=-1)
-        return (_mean(forget, cells) + self._weight * _mean(kept, 1 - cells)) / self._variance
+        return (_mean(forget, cells) + self.weight * _mean(kept, 1 - cells)) / self._variance
 
     @torch.no_grad()
     def mean_loss(self, batches: Sequence[tuple[Tensor, ...]]) -> float:

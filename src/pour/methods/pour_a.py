@@ -38,8 +38,9 @@ __all__ = ["PourA"]
 _TRIAL_STEPS = 20
 _JUDGED_STEPS = 4
 _MOST_ROUNDS = 2
-# Factor between the rates of two rounds.
+# Factors between two rounds: of their lengths and rates, and of the anchors' weights.
 _FACTOR = 3
+_WEIGHT_FACTOR = 10
 # Number of forget images, and of anchors, on which directions and encoders are measured; scenes fill more memory.
 _MEASURED = 1000
 _MEASURED_SCENES = 32
@@ -62,15 +63,15 @@ class PourA(IterativeMethod):
     paper: ClassVar[str] = "pour, anchored"
     needs: ClassVar[tuple[Need, ...]] = ("forget",)
     accepts: ClassVar[tuple[Need, ...]] = ("retain",)
-    cost: ClassVar[str] = "800 to 1,200 steps on forget images and their copies"
+    cost: ClassVar[str] = "800 to 1,067 steps on forget images and their copies"
     pixelwise: ClassVar[bool] = True
     regroups: ClassVar[bool] = True
 
     lr: float | None = None
     """Highest learning rate; None takes the best of 3e-3 to 3e-6 by trials of 20 steps each."""
     steps: int | None = 800
-    """Number of optimisation steps; half as many follow if the encoder still shows the class. With fewer than 400 the
-    retained classes can suffer, because the first steps disturb what the later ones restore."""
+    """Number of optimisation steps; a third as many follow if the encoder still shows the class. With fewer than 400
+    the retained classes can suffer, because the first steps disturb what the later ones restore."""
     batch_size: int = 24
     """Number of forget images per step, whatever the batches of the user's own loader."""
     optimizer: Literal["sgd", "adamw"] = "adamw"
@@ -86,7 +87,7 @@ class PourA(IterativeMethod):
     anchors_per_image: int = 2
     """Number of anchors per forget image of a step."""
     anchor_weight: float = 10.0
-    """Weight w of the loss on the anchors."""
+    """Weight w of the loss on the anchors; a tenth of it in a second round if they moved little in the first."""
     forgotten_logit: ForgottenLogit | None = None
     """Score of a forgotten class: keep (W P z + b), mask or zero; None keeps it, or does as an earlier request."""
 
@@ -214,9 +215,9 @@ class _Encoder:
             self.model.load_state_dict(best.state)
             if done.part < 1:
                 lr /= _FACTOR
-            elif done.share > MOST_ENCODER_SHARE and done.error < MOST_ANCHOR_ERROR / _FACTOR and not self.method.lr:
-                # The anchors leave room for a higher rate.
-                lr *= _FACTOR
+            elif done.error < MOST_ANCHOR_ERROR / _FACTOR:
+                # The anchors hold the encoder more tightly than they have to.
+                self.matching.weight /= _WEIGHT_FACTOR
         self.model.load_state_dict(best.state)
         self.run.log(
             self.run.steps,
@@ -229,16 +230,17 @@ class _Encoder:
 
     def _round(self, original: dict[str, Tensor], lr: float, number: int) -> _Round:
         """Take all steps, and go back until the result is accepted."""
+        # A rate that was asked for and destroys the network is an error; a rate from the trials is mended.
+        asked_for = self.method.lr is not None and number == 0
         try:
-            # A second round is half as long, so that a run never takes more than half as long again.
-            steps = -(-(self.method.steps or 1) // (number + 1))
+            # A second round is a third as long, so that a run never takes more than a third as long again.
+            steps = -(-(self.method.steps or 1) // _FACTOR**number)
             batches = self.steps(run=self.run, steps=steps, salt=number)
             self.method.train(self.model, batches, self.matching.loss, self.run, lr=lr, steps=steps)
-            if self.method.lr is not None:
-                # A rate that was asked for and destroys the network is an error; a rate from the trials is mended.
+            if asked_for:
                 forget_accuracy(self.model, self.request, self.run)
         except DivergenceError:
-            if self.method.lr is not None:
+            if asked_for:
                 raise
             return _Round(1.0, original, 0.0, 0.0, 0.0)
         self.model.eval()
