@@ -23,9 +23,9 @@ import numpy as np
 import torch
 
 import pour
-from pour._circumstances import circumstances
-from pour._files import write_text
+from pour._io import write_text
 from pour._memory import keep_freed_memory
+from pour._provenance import circumstances
 from pour.auditing import AuditReport, audit
 from pour.data import ImageDataset, ImageSplit
 from pour.data.splits import Splits

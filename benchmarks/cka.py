@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pour._files import write_text
+from pour._io import write_text
 from pour.metrics import LinearCKA, linear_cka
 
 Implementation = Callable[[Tensor, Tensor], Tensor | float]

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from pour.methods.batches import Together
-from pour.methods.forget_only import requested_classes
-from pour.methods.iterative import IterativeMethod
-from pour.methods.teachers import frozen_copy
-from pour.models.direction import head_removal
 from pour.models.head import find_head
+from pour.models.projecting.direction import head_removal
 from pour.models.surgery import copy_model
 from pour.models.tap import extract_features, tap_features, to_unit
 from pour.training.loop import as_epochs
+from pour.unlearning.forget_only import requested_classes
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.toolkit.batches import Together
+from pour.unlearning.toolkit.teachers import frozen_copy
 
 if TYPE_CHECKING:
-    from pour.methods.request import Granted, Need
     from pour.training.run import Run
     from pour.training.schedule import Schedule
+    from pour.unlearning.request import Granted, Need
 
 _SAMPLE = 5000
 

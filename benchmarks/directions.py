@@ -19,14 +19,14 @@ import torch
 from torch import Tensor, nn
 
 import pour
-from pour._circumstances import circumstances
-from pour._files import write_text
-from pour.models.direction import RowDirection
+from pour._io import write_text
+from pour._provenance import circumstances
 from pour.models.head import find_head
-from pour.models.pretrained import PRETRAINED
+from pour.models.networks.pretrained import PRETRAINED
+from pour.models.projecting.direction import RowDirection
 from pour.models.tap import extract_features
 from pour.training import FrozenBackbone, Run, get_recipe, train_classifier
-from pour.training.classifier import evaluation_loader
+from pour.training.tasks.classify import evaluation_loader
 
 
 def accuracies(scores: Tensor, labels: Tensor, label: int) -> tuple[float, float]:

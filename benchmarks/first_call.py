@@ -9,7 +9,7 @@ at most 1.5 points. Progress goes to standard error, the table to standard outpu
     python benchmarks/first_call.py --fresh --classes 2,6 --seeds 8,9 POUR-A, POUR-P, POUR-D and DELETE
 
 The first two write ``results/first_call/methods.json`` and its summary for `pour methods`,
-``src/pour/methods/first_call.json``; the third writes ``results/first_call/fresh.json``.
+``src/pour/unlearning/first_call.json``; the third writes ``results/first_call/fresh.json``.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pour
-from pour._circumstances import circumstances
-from pour._files import write_text
+from pour._io import write_text
+from pour._provenance import circumstances
 from pour.bench.test_bed import BODIES, BedData, accuracies, bed_data, bed_network, plain_classifier
 from pour.errors import PourError, UsageError
-from pour.methods import get_method, make_method
 from pour.models import find_head
-from pour.models.projected import ProjectedHead
+from pour.models.projecting.projected_head import ProjectedHead
 from pour.models.surgery import swap_module
+from pour.unlearning import get_method, make_method
 
 ROOT = Path(__file__).resolve().parent.parent
-SUMMARY = ROOT / "src" / "pour" / "methods" / "first_call.json"
+SUMMARY = ROOT / "src" / "pour" / "unlearning" / "first_call.json"
 RESULTS = ROOT / "results" / "first_call"
 LABEL, SEED = 0, 1
 MOST_LEFT, MOST_LOST = 3.0, 1.5

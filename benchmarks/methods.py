@@ -23,13 +23,13 @@ from typing import Any
 import torch
 
 import pour
-from pour._circumstances import circumstances
-from pour._files import write_text
+from pour._io import write_text
+from pour._provenance import circumstances
 from pour.data.splits import Splits
 from pour.errors import PourError
-from pour.methods import request_of
-from pour.methods.unlearning import make_method
 from pour.training import Run, get_recipe, train_classifier
+from pour.unlearning import request_of
+from pour.unlearning.unlearn import make_method
 
 COLUMNS = (
     "acc_r",

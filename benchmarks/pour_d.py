@@ -26,16 +26,16 @@ from controls import Blend, with_fresh_block
 
 import pour
 from methods import row_of, waited
-from pour._circumstances import circumstances
-from pour._files import write_text
-from pour.bench.shared import ModelKey
+from pour._io import write_text
+from pour._provenance import circumstances
+from pour.bench.shared_models import ModelKey
 from pour.bench.tuning import starting_rates
 from pour.data.splits import Splits
 from pour.errors import PourError
 from pour.methods.pour_d import PourD
-from pour.methods.unlearning import carry_out, make_method
 from pour.training import Run
 from pour.training.run import Precision
+from pour.unlearning.unlearn import carry_out, make_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

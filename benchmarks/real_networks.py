@@ -29,11 +29,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pour
-from pour._circumstances import circumstances
-from pour._files import write_text
+from pour._io import write_text
+from pour._provenance import circumstances
 from pour.models.head import find_head
-from pour.models.pretrained import PRETRAINED
-from pour.models.registry import build_model
+from pour.models.networks.pretrained import PRETRAINED
+from pour.models.networks.registry import build_model
 from pour.models.tap import extract_features
 
 if TYPE_CHECKING:

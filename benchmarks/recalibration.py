@@ -22,16 +22,16 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import pour
-from pour._circumstances import circumstances
-from pour._files import write_text
+from pour._io import write_text
+from pour._provenance import circumstances
 from pour.data.splits import Splits
-from pour.methods import request_of
-from pour.methods.unlearning import make_method
 from pour.metrics import split_accuracy
 from pour.models.surgery import copy_model
 from pour.models.tap import extract_features, to_unit
 from pour.training import Run
-from pour.training.classifier import evaluation_loader
+from pour.training.tasks.classify import evaluation_loader
+from pour.unlearning import request_of
+from pour.unlearning.unlearn import make_method
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from pour._torchvision import torchvision_works
 from pour.data.augment import Augment
 from pour.data.loader import DeviceLoader
 from pour.models import build_model
-from pour.models.resnet import CIFAR_MEAN, CIFAR_STD
+from pour.models.networks.resnet import CIFAR_MEAN, CIFAR_STD
 from pour.training import Recipe, Run, fit
 
 torchvision_works()

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 import pour
-from pour._circumstances import circumstances
-from pour._files import write_text
+from pour._io import write_text
+from pour._provenance import circumstances
 from pour.data.splits import Splits
 from pour.report.figures import draw_gradcam, gradcam_data, save_figure
 from pour.training import Recipe, Run, describe_classifier, train_classifier
-from pour.training.classifier import evaluation_loader
+from pour.training.tasks.classify import evaluation_loader
 
 FORGOTTEN = "adipose"
 SHOWN = ("adipose", "debris", "lymphocytes", "mucus")

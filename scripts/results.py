@@ -259,7 +259,7 @@ def _sweep_line(lead: list[object], rows: list[dict[str, Any]]) -> str:
 
 def first_call_table() -> list[str]:
     """Every method at its defaults on the six networks of the test bed, the best first."""
-    file = ROOT / "src" / "pour" / "methods" / "first_call.json"
+    file = ROOT / "src" / "pour" / "unlearning" / "first_call.json"
     rows: dict[str, dict[str, Any]] = json.loads(file.read_text())["methods"]
     lines = [
         "| method | good | change of Acc_r: mean (worst) | Acc_f: mean (worst) | seconds |",

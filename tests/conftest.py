@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from command_line import process
 
 import pour
-from command_line import process
-from pour._files import write_text
+from pour._io import write_text
 from pour._memory import keep_freed_memory
 from pour.data.splits import Splits
 

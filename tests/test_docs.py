@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import process
 
 import pour
-from command_line import process
 from pour.bench import get_experiment, read_store
 from pour.data.loader import DeviceLoader
 from pour.training import Recipe, Run, fit
@@ -51,17 +51,17 @@ def test_the_contributing_example_is_a_method(digits, digits_original):
     text = (ROOT / "CONTRIBUTING.md").read_text()
     code = re.search(r"<!-- example: method -->\n```python\n(.*?)```\n<!-- end -->", text, flags=re.DOTALL)[1]
     assert len(code.splitlines()) < 30
-    from pour.methods import contract
+    from pour.unlearning import registry
 
-    before = dict(contract._METHODS)
+    before = dict(registry._METHODS)
     try:
         exec(compile(code, "CONTRIBUTING.md", "exec"), {"__name__": "example"})
         request = pour.ForgetRequest.of(pour.Splits.of(digits, ["3"]))
         options = {"lr": 1e-3, "epochs": 20, "augment": False, "sharpness": 2.0}
         student = pour.unlearn(digits_original, request, method="flatten", device="cpu", progress=False, **options)
     finally:
-        contract._METHODS.clear()
-        contract._METHODS.update(before)
+        registry._METHODS.clear()
+        registry._METHODS.update(before)
     images = torch.as_tensor(pour.Splits.of(digits, ["3"]).forget_test.images).permute(0, 3, 1, 2) / 255
 
     def largest(model):

@@ -13,7 +13,7 @@ import pour
 from pour.metrics import split_accuracy
 from pour.models.tap import extract_features
 from pour.training import Run, get_recipe
-from pour.training.classifier import evaluation_loader
+from pour.training.tasks.classify import evaluation_loader
 
 if TYPE_CHECKING:
     from torch import nn

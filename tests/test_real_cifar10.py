@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from command_line import process
 
 import pour
-from command_line import process
 from pour.auditing import AuditReport
 from pour.data import list_datasets
 

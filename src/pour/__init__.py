@@ -7,7 +7,7 @@ from pour._version import __version__
 from pour.errors import DivergenceError, PourError, UsageError
 
 if TYPE_CHECKING:
-    from pour import metrics
+    from pour import auditing, bench, data, geometry, methods, metrics, models, report, training, unlearning
     from pour.auditing.audit import audit
     from pour.auditing.report import AuditReport
     from pour.data.registry import list_datasets, load_dataset
@@ -16,40 +16,43 @@ if TYPE_CHECKING:
     from pour.geometry.fitter import ProjectorFitter
     from pour.geometry.projector import Projector
     from pour.geometry.simplex import simplex_etf
-    from pour.methods.contract import Method, list_methods, register
-    from pour.methods.request import ForgetRequest
-    from pour.methods.unlearning import unlearn
     from pour.models.checkpoint import load, save
-    from pour.models.folding import fold
-    from pour.models.forgetting import forget
     from pour.models.history import history
-    from pour.models.registry import build_model, list_models
-    from pour.report.page import write_report
+    from pour.models.networks.registry import build_model, list_models
+    from pour.models.projecting.fold import fold
+    from pour.models.projecting.forget import forget
+    from pour.report.page.audit_page import write_report
+    from pour.unlearning.contract import Method
+    from pour.unlearning.registry import list_methods, register
+    from pour.unlearning.request import ForgetRequest
+    from pour.unlearning.unlearn import unlearn
 
 _HOMES = {
-    "AuditReport": "pour.auditing",
-    "ForgetRequest": "pour.methods",
-    "Method": "pour.methods",
-    "Projector": "pour.geometry",
-    "ProjectorFitter": "pour.geometry",
-    "Splits": "pour.data",
-    "audit": "pour.auditing",
-    "build_model": "pour.models",
-    "fold": "pour.models",
-    "forget": "pour.models",
+    "AuditReport": "pour.auditing.report",
+    "ForgetRequest": "pour.unlearning.request",
+    "Method": "pour.unlearning.contract",
+    "Projector": "pour.geometry.projector",
+    "ProjectorFitter": "pour.geometry.fitter",
+    "Splits": "pour.data.splits",
+    "audit": "pour.auditing.audit",
+    "build_model": "pour.models.networks.registry",
+    "fold": "pour.models.projecting.fold",
+    "forget": "pour.models.projecting.forget",
     "history": "pour.models.history",
-    "list_datasets": "pour.data",
-    "list_methods": "pour.methods",
-    "list_models": "pour.models",
-    "load": "pour.models",
-    "load_dataset": "pour.data",
-    "neural_collapse": "pour.geometry",
-    "register": "pour.methods",
-    "save": "pour.models",
-    "simplex_etf": "pour.geometry",
-    "unlearn": "pour.methods",
-    "write_report": "pour.report",
+    "list_datasets": "pour.data.registry",
+    "list_methods": "pour.unlearning.registry",
+    "list_models": "pour.models.networks.registry",
+    "load": "pour.models.checkpoint",
+    "load_dataset": "pour.data.registry",
+    "neural_collapse": "pour.geometry.collapse",
+    "register": "pour.unlearning.registry",
+    "save": "pour.models.checkpoint",
+    "simplex_etf": "pour.geometry.simplex",
+    "unlearn": "pour.unlearning.unlearn",
+    "write_report": "pour.report.page.audit_page",
 }
+
+_ROOMS = ("auditing", "bench", "data", "geometry", "methods", "metrics", "models", "report", "training", "unlearning")
 
 __all__ = [
     "AuditReport",
@@ -63,33 +66,34 @@ __all__ = [
     "UsageError",
     "__version__",
     "audit",
+    "auditing",
+    "bench",
     "build_model",
+    "data",
     "fold",
     "forget",
+    "geometry",
     "history",
     "list_datasets",
     "list_methods",
     "list_models",
     "load",
     "load_dataset",
+    "methods",
     "metrics",
+    "models",
     "neural_collapse",
     "register",
+    "report",
     "save",
     "simplex_etf",
+    "training",
     "unlearn",
+    "unlearning",
     "write_report",
 ]
 
-_named = lazy_names("pour", _HOMES)
-
-
-def __getattr__(name: str) -> object:
-    if name == "metrics":
-        import importlib
-
-        return importlib.import_module("pour.metrics")
-    return _named(name)
+__getattr__ = lazy_names("pour", _HOMES, rooms=_ROOMS)
 
 
 def __dir__() -> list[str]:

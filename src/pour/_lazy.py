@@ -6,13 +6,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
 
 __all__ = ["lazy_names"]
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module's ``__getattr__`` that imports each name from its home on first use.
+def lazy_names(package: str, homes: Mapping[str, str], rooms: Container[str] = ()) -> Callable[[str], Any]:
+    """Return a module's ``__getattr__`` that imports each name from its home on first use.
+
+    Args:
+        package: Name of the module.
+        homes: Module that defines each name.
+        rooms: Names of subpackages that are attributes too.
 
     Example:
         >>> lazy_names("package", {"sqrt": "math"})("sqrt")(9.0)
@@ -20,6 +25,8 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """
 
     def __getattr__(name: str) -> Any:  # noqa: N807
+        if name in rooms:
+            return importlib.import_module(f"{package}.{name}")
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(homes[name]), name)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tiny_archives import SmallCifar, random_images
 
-from pour.data.cifar import CIFAR10, CIFAR100
 from pour.data.dataset import ImageDataset, ImageSplit
+from pour.data.formats.cifar import CIFAR10, CIFAR100
 
 
 @pytest.fixture(params=[CIFAR10, CIFAR100], ids=["cifar10", "cifar100"])

@@ -4,8 +4,8 @@ from pour.auditing.audit import audit
 from pour.auditing.distance import Decision, Discrepancy
 from pour.auditing.features import Role, Tapped, Tapper
 from pour.auditing.layers import LayerMap
+from pour.auditing.measurement import Reading
 from pour.auditing.processes import gather_rows, is_first_process, join_processes
-from pour.auditing.reading import Reading
 from pour.auditing.relearning import Relearning, RelearningCurve, relearn
 from pour.auditing.report import AuditedData, AuditedModel, AuditReport, Comparison, Difference, Line
 from pour.auditing.segmentation import audit_segmentation

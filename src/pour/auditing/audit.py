@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 import torch
 
-from pour.auditing.auditor import Auditor
 from pour.auditing.distance import Align
 from pour.auditing.features import stratified_rows
+from pour.auditing.inspect import Auditor
 from pour.auditing.processes import audit_device, is_first_process, join_processes
 from pour.auditing.relearning import Relearning
+from pour.data.classes import resolve_classes
 from pour.data.dataset import ImageDataset
 from pour.data.splits import Part, Splits
 from pour.errors import UsageError
-from pour.models.classes import check_data, resolve_classes
+from pour.models.data_check import check_data
 from pour.models.head import find_head
-from pour.models.located import FEW_IMAGES, head_on_images
+from pour.models.located_head import FEW_IMAGES, head_on_images
 from pour.training.run import Precision
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from pour.auditing.features import Role
     from pour.auditing.report import AuditReport
-    from pour.models.classes import ClassRequest
+    from pour.data.classes import ClassRequest
     from pour.models.head import Example
 
 __all__ = ["audit"]

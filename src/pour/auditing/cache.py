@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from pour._files import atomic_path, write_text
+from pour._io import atomic_path, write_text
 from pour._version import __version__
 from pour.auditing.processes import is_first_process
 from pour.errors import PourError

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from pour.auditing.cache import FeatureCache, split_digest
 from pour.auditing.processes import all_agree, gather_rows, one_of_several, share_of
-from pour.auditing.sharing import from_encodings, same_encoder
+from pour.auditing.shared_encoders import from_encodings, same_encoder
 from pour.data.loader import DeviceLoader
 from pour.errors import UsageError
 from pour.geometry.projector import Projector
 from pour.models.head import find_head
 from pour.models.history import unwrap
-from pour.models.projected import ProjectedHead
+from pour.models.projecting.projected_head import ProjectedHead
 from pour.models.state import digest
 from pour.models.surgery import copy_model
 from pour.models.tap import Features, extract_features, fast_encoder

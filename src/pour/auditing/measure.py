@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from pour.auditing.reading import Reading
+from pour.auditing.measurement import Reading
 from pour.errors import UsageError
 from pour.geometry.collapse import neural_collapse
 from pour.metrics.accuracy import split_accuracy

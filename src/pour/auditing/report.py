@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from pour._files import write_text
+from pour._io import write_text
 from pour._version import __version__
 from pour.auditing.distance import Discrepancy
 from pour.auditing.layers import LayerMap
-from pour.auditing.reading import Reading
+from pour.auditing.measurement import Reading
 from pour.auditing.relearning import RelearningCurve
-from pour.auditing.show import as_text, comparison_table, report_tables
 from pour.auditing.summary import summarise
+from pour.auditing.terminal import as_text, comparison_table, report_tables
 from pour.auditing.verdict import Verdict, measure_of
 from pour.errors import PourError, UsageError
 

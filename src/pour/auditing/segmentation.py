@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, get_args
 import torch
 
 from pour._progress import ProgressBar
-from pour.auditing.lines import LineBook
-from pour.auditing.reading import Reading
+from pour.auditing.measurement import Reading
 from pour.auditing.report import AuditedData, AuditedModel, AuditReport
+from pour.auditing.report_lines import LineBook
 from pour.auditing.scenes import draw_pixels, tap_scenes
 from pour.auditing.similarity import cka_reading, rus_reading
 from pour.data.scenes import Scenes
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from pour.auditing.features import Role, Side, View
     from pour.auditing.scenes import PixelSample, TappedScenes
-    from pour.data.segmentation import SegmentationDataset
+    from pour.data.classes import ClassRequest
+    from pour.data.formats.scenes import SegmentationDataset
     from pour.metrics.unlearning import Reference
-    from pour.models.classes import ClassRequest
 
 __all__ = ["audit_segmentation", "score_readings"]
 

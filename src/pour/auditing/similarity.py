@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pour.auditing.reading import Reading
+from pour.auditing.measurement import Reading
 from pour.metrics.cka import linear_cka
 from pour.metrics.unlearning import rus
 

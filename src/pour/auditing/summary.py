@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pour.auditing.reading import Reading
+    from pour.auditing.measurement import Reading
     from pour.auditing.report import AuditReport, Line, Section
 
 __all__ = ["summarise"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pour.auditing.reading import Reading
+    from pour.auditing.measurement import Reading
 
 __all__ = ["Group", "Measure", "Verdict", "judge", "measure_of"]
 
@@ -131,7 +131,7 @@ def judge(
         earlier: verdicts on other lines of the same features, by name; for values that have no direction of their own.
 
     Example:
-        >>> from pour.auditing.reading import Reading
+        >>> from pour.auditing.measurement import Reading
         >>> retrained = Reading(value=0.95, low=0.94, high=0.96)
         >>> [judge("probe_linear", Reading(value=v), retrained) for v in (0.955, 0.98, 0.6)]
         ['within its interval', 'leaks more', 'destroyed']

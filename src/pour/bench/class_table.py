@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pour.bench.claims import read_experiment
 from pour.bench.rendering import latex_text
+from pour.bench.store_identity import read_experiment
 from pour.bench.table import GROUPS, ResultTable, comparable_cells, forgotten_name, make_table, requests_in
 from pour.errors import UsageError
 

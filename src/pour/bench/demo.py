@@ -11,20 +11,20 @@ import torch
 from rich.table import Table
 
 from pour.auditing.audit import audit
-from pour.auditing.show import summary_text
+from pour.auditing.terminal import summary_text
 from pour.data.registry import load_dataset
 from pour.data.splits import Splits
-from pour.methods.request import ForgetRequest
-from pour.methods.unlearning import unlearn
 from pour.models.checkpoint import save
 from pour.models.head import find_head
 from pour.models.history import history
 from pour.models.tap import extract_features
-from pour.report.gallery import hang
-from pour.report.page import ReportedRun, write_report
-from pour.training.classifier import describe_classifier, evaluation_loader, train_classifier
+from pour.report.page.audit_page import ReportedRun, write_report
+from pour.report.page.gallery import hang
 from pour.training.recipes import get_recipe
 from pour.training.run import Run
+from pour.training.tasks.classify import describe_classifier, evaluation_loader, train_classifier
+from pour.unlearning.request import ForgetRequest
+from pour.unlearning.unlearn import unlearn
 
 if TYPE_CHECKING:
     from pathlib import Path

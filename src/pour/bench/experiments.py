@@ -19,18 +19,18 @@ from pour.bench.settings import (
     tuned_options,
 )
 from pour.errors import UsageError
-from pour.methods.contract import get_method, list_methods
-from pour.methods.iterative import IterativeMethod
-from pour.methods.unlearning import make_method
-from pour.models.pretrained import PRETRAINED, read_weights
+from pour.models.networks.pretrained import PRETRAINED, read_weights
 from pour.models.state import digest
 from pour.training.recipes import Recipe, get_recipe
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.registry import get_method, list_methods
+from pour.unlearning.unlearn import make_method
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from pour.training.frozen import HeadShape
+    from pour.training.frozen_backbone import HeadShape
 
 __all__ = [
     "EXPERIMENTS",

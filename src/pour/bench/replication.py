@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pour.bench.claims import OF_ALL_CELLS, read_experiment, refuse_other
 from pour.bench.published import Published, differs
 from pour.bench.store import read_store
+from pour.bench.store_identity import OF_ALL_CELLS, read_experiment, refuse_other
 from pour.bench.table import ResultTable, find_request, make_table
 from pour.errors import UsageError
 

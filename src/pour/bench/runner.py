@@ -10,26 +10,26 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pour._files import write_text
+from pour._io import write_text
 from pour._progress import ProgressBar
-from pour.bench.claims import check_folder, read_experiment, settled_precision, write_experiment
+from pour.bench.compute_cell import CACHE, ROLES, CellWorker, Work, cell_setup, error_path, forget_errors, read_errors
+from pour.bench.executors import check_ray, crew
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.settings import NOT_TUNED
-from pour.bench.shared import ModelKey, SharedModels
+from pour.bench.shared_models import ModelKey, SharedModels
 from pour.bench.store import CellKey, read_cell
-from pour.bench.work import CACHE, ROLES, CellWorker, Work, cell_setup, error_path, forget_errors, read_errors
-from pour.bench.workers import check_ray, crew
+from pour.bench.store_identity import check_folder, read_experiment, settled_precision, write_experiment
+from pour.data.classes import resolve_classes
 from pour.errors import PourError, UsageError
-from pour.methods.contract import get_method
-from pour.models.classes import resolve_classes
 from pour.training.run import Run, resolve_device
+from pour.unlearning.registry import get_method
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from pour.bench.executors import Crew
     from pour.bench.experiments import Row
     from pour.bench.store import Cell
-    from pour.bench.workers import Crew
     from pour.training.run import Precision
 
 __all__ = ["Outcome", "claim", "run_experiment"]

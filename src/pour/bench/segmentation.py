@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pour._circumstances import circumstances
-from pour._files import write_text
+from pour._io import write_text
 from pour._progress import ProgressBar
+from pour._provenance import circumstances
 from pour._version import __version__
 from pour.auditing.scenes import draw_pixels
 from pour.auditing.segmentation import audit_segmentation
-from pour.bench.attempts import attempt
-from pour.bench.choosing import relative_change
-from pour.bench.claims import (
+from pour.bench.attempt import attempt
+from pour.bench.compute_cell import cell_setup, measured
+from pour.bench.runner import Outcome
+from pour.bench.segmentation_experiment import SceneExperiment, scene_experiment
+from pour.bench.selection import relative_change
+from pour.bench.store import Cell, CellKey, read_cell, write_cell
+from pour.bench.store_identity import (
     EXPERIMENT_FILE,
     check_folder,
     model_facts,
@@ -30,21 +34,17 @@ from pour.bench.claims import (
     refuse_other,
     settled_precision,
 )
-from pour.bench.runner import Outcome
-from pour.bench.segmentation_experiment import SceneExperiment, scene_experiment
-from pour.bench.store import Cell, CellKey, read_cell, write_cell
-from pour.bench.work import cell_setup, measured
 from pour.data.registry import load_segmentation
 from pour.data.scenes import Scenes
 from pour.errors import UsageError
-from pour.methods.contract import get_method
-from pour.methods.request import ForgetRequest
 from pour.models.checkpoint import load, save
 from pour.models.history import history
-from pour.models.pretrained import read_weights
+from pour.models.networks.pretrained import read_weights
 from pour.models.state import digest
 from pour.training.run import Run
-from pour.training.segmenter import describe_segmenter, train_segmenter
+from pour.training.tasks.segment import describe_segmenter, train_segmenter
+from pour.unlearning.registry import get_method
+from pour.unlearning.request import ForgetRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pour.auditing.report import AuditReport
     from pour.auditing.scenes import PixelSample
     from pour.bench.experiments import Row
-    from pour.data.segmentation import SegmentationDataset
+    from pour.data.formats.scenes import SegmentationDataset
     from pour.training.run import Precision
 
 __all__ = ["run_scenes"]
@@ -346,8 +346,8 @@ class _Bench:
         )
 
     def _draw(self, model: nn.Module, unlearned: nn.Module, row: Row, key: CellKey, run: Run) -> None:
-        from pour.report.figures.segmentation import draw_segmentation
-        from pour.report.overlays import choose_scenes, overlay_data, save_small
+        from pour.report.figures.masks import draw_segmentation
+        from pour.report.page.overlays import choose_scenes, overlay_data, save_small
 
         shown = choose_scenes(self.scenes("test"), key.forget, 2)
         data = overlay_data(model, unlearned, shown, run, classes=self.data.classes, forgotten=key.forget)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from rich.table import Table
 from rich.text import Text
 
-from pour.bench.claims import read_experiment
 from pour.bench.columns import label_of
+from pour.bench.comparable import check_unmixed
 from pour.bench.rendering import Format, latex_text
 from pour.bench.store import damage, read_store
-from pour.bench.unmixed import check_unmixed
+from pour.bench.store_identity import read_experiment
 from pour.errors import UsageError
 
 if TYPE_CHECKING:

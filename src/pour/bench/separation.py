@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pour._files import write_text
+from pour._io import write_text
 from pour._progress import ProgressBar
 from pour.auditing.features import stratified_rows
-from pour.bench.attempts import slower
+from pour.bench.attempt import slower
 from pour.data.splits import Splits
 from pour.errors import DivergenceError, UsageError
 from pour.geometry.discrepancy import energy_distance, median_bandwidth, mmd
-from pour.methods.request import ForgetRequest
-from pour.methods.unlearning import carry_out, make_method
 from pour.models.tap import extract_features
-from pour.training.classifier import evaluation_loader
 from pour.training.run import Run
+from pour.training.tasks.classify import evaluation_loader
+from pour.unlearning.request import ForgetRequest
+from pour.unlearning.unlearn import carry_out, make_method
 
 if TYPE_CHECKING:
     import os

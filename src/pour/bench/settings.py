@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pour._files import write_text
+from pour._io import write_text
 from pour.errors import UsageError
-from pour.methods.contract import get_method
-from pour.methods.iterative import IterativeMethod
-from pour.methods.unlearning import make_method
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.registry import get_method
+from pour.unlearning.unlearn import make_method
 
 __all__ = [
     "CLOSED_FORM",
@@ -90,7 +90,7 @@ def common_options(method: type[IterativeMethod], dataset: str) -> dict[str, Any
     """The rivals' common code base: one learning rate, 20 epochs, batches of 128, BatchNorm in train mode.
 
     Example:
-        >>> from pour.methods import get_method
+        >>> from pour.unlearning import get_method
         >>> common_options(get_method("delete"), "cifar100")["lr"]
         5e-05
     """

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pour._files import write_text
+from pour._io import write_text
 from pour.errors import UsageError
 
 if TYPE_CHECKING:

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pour._circumstances import circumstances
-from pour._files import write_text
-from pour.bench.attempts import slower
-from pour.bench.claims import check_folder, settled_precision
+from pour._io import write_text
+from pour._provenance import circumstances
+from pour.bench.attempt import slower
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.runner import claim
 from pour.bench.separation import separation_study
-from pour.bench.shared import ModelKey, SharedModels
+from pour.bench.shared_models import ModelKey, SharedModels
+from pour.bench.store_identity import check_folder, settled_precision
 from pour.bench.trajectory import follow
 from pour.data.splits import Splits
 from pour.errors import UsageError
-from pour.methods.iterative import IterativeMethod
-from pour.methods.unlearning import make_method
 from pour.report.figures.saving import save_figure
 from pour.report.figures.study import MethodPath, SeparationPoint, draw_study
 from pour.training.run import Run
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.unlearn import make_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pour.bench.claims import read_experiment
 from pour.bench.columns import COLUMNS, PAPER_COLUMNS, Column, label_of
+from pour.bench.comparable import check_unmixed
 from pour.bench.experiments import REFERENCES
 from pour.bench.published import differs, published, published_notes, unlike_published
 from pour.bench.settings import NOT_TUNED
 from pour.bench.store import damage, read_store
-from pour.bench.unmixed import check_unmixed
+from pour.bench.store_identity import read_experiment
 from pour.errors import UsageError
 from pour.metrics.predictions import answer_distance
 

@@ -7,17 +7,17 @@ import warnings
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pour._files import write_text
+from pour._io import write_text
 from pour.auditing.distance import discrepancies
 from pour.auditing.features import Tapper, stratified_rows
 from pour.errors import DivergenceError, UsageError
-from pour.methods.contract import Method
-from pour.methods.iterative import IterativeMethod
-from pour.methods.request import ForgetRequest
-from pour.methods.unlearning import make_method
 from pour.models.history import unwrap
 from pour.models.surgery import copy_model
 from pour.training.run import Run
+from pour.unlearning.contract import Method
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.request import ForgetRequest
+from pour.unlearning.unlearn import make_method
 
 if TYPE_CHECKING:
     import os

@@ -9,10 +9,10 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pour._files import atomic_path, refuse_to_overwrite, write_text
-from pour.bench.claims import EXPERIMENT_FILE, check_folder, read_experiment
+from pour._io import atomic_path, refuse_to_overwrite, write_text
+from pour.bench.comparable import check_unmixed
 from pour.bench.store import cell_files, damaged_cells, read_store, unseal
-from pour.bench.unmixed import check_unmixed
+from pour.bench.store_identity import EXPERIMENT_FILE, check_folder, read_experiment
 from pour.errors import UsageError
 
 if TYPE_CHECKING:

@@ -11,21 +11,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from pour._files import write_text
+from pour._io import write_text
 from pour._progress import ProgressBar
-from pour.bench.choosing import Trial, beyond, choose, relative_change
+from pour.bench.selection import Trial, beyond, choose, relative_change
 from pour.errors import DivergenceError, UsageError
-from pour.methods.contract import get_method
-from pour.methods.iterative import IterativeMethod
-from pour.methods.request import ForgetRequest
-from pour.methods.unlearning import carry_out, make_method
 from pour.metrics.unlearning import aus
 from pour.models.history import architecture, forgotten_before, unwrap
 from pour.models.state import digest
 from pour.models.surgery import copy_model
 from pour.models.tap import extract_features
-from pour.training.classifier import evaluation_loader
 from pour.training.run import Run
+from pour.training.tasks.classify import evaluation_loader
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.registry import get_method
+from pour.unlearning.request import ForgetRequest
+from pour.unlearning.unlearn import carry_out, make_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

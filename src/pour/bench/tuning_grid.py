@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from pour._progress import ProgressBar
-from pour.bench.claims import check_folder, model_facts, refuse_other, settled_precision
+from pour.bench.executors import crew
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.settings import starting_options
-from pour.bench.shared import ModelKey, SharedModels
+from pour.bench.shared_models import ModelKey, SharedModels
+from pour.bench.store_identity import check_folder, model_facts, refuse_other, settled_precision
 from pour.bench.tuning import tune
-from pour.bench.workers import crew
+from pour.data.classes import resolve_classes
 from pour.data.splits import Splits
 from pour.errors import UsageError
-from pour.methods.contract import get_method
-from pour.models.classes import resolve_classes
 from pour.training.run import resolve_device
+from pour.unlearning.registry import get_method
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,9 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pour._files import write_text
+from pour._io import write_text
 from pour._progress import ProgressBar
-from pour.bench.claims import (
+from pour.bench.runner import Outcome
+from pour.bench.store import CellKey
+from pour.bench.store_identity import (
     EXPERIMENT_FILE,
     check_folder,
     model_facts,
@@ -17,13 +19,11 @@ from pour.bench.claims import (
     refuse_other,
     settled_precision,
 )
-from pour.bench.runner import Outcome
-from pour.bench.store import CellKey
 from pour.bench.zeroshot_cells import Cells
 from pour.bench.zeroshot_models import ZeroShotModels
+from pour.data.classes import resolve_classes
 from pour.data.registry import load_dataset
 from pour.errors import UsageError
-from pour.models.classes import resolve_classes
 from pour.training.recipes import Recipe, get_recipe
 
 if TYPE_CHECKING:

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pour._circumstances import circumstances
+from pour._provenance import circumstances
 from pour._version import __version__
 from pour.auditing.cache import split_digest
 from pour.bench.store import Cell, CellKey, read_cell, write_cell
 from pour.bench.zeroshot_models import PAPER_PROMPTS, Original, ZeroShotModels
 from pour.errors import UsageError
-from pour.models.concepts import SHRINKAGE, forget_concepts
-from pour.models.folding import fold
-from pour.models.forgetting import forget
+from pour.models.clip.concepts import SHRINKAGE, forget_concepts
+from pour.models.clip.texts import prompt_embeddings
 from pour.models.head import find_head
 from pour.models.history import history
+from pour.models.projecting.fold import fold
+from pour.models.projecting.forget import forget
 from pour.models.state import tensor_digest
 from pour.models.tap import extract_features, to_unit
-from pour.models.text import prompt_embeddings
-from pour.training.classifier import evaluation_loader
 from pour.training.run import Run
+from pour.training.tasks.classify import evaluation_loader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pour._circumstances import circumstances
-from pour._files import write_text
+from pour._io import write_text
+from pour._provenance import circumstances
 from pour.auditing.cache import split_digest
 from pour.data.dataset import ImageDataset, ImageSplit
 from pour.data.registry import load_dataset
 from pour.errors import UsageError
 from pour.models.checkpoint import load, save
-from pour.models.dualload import load_dual
+from pour.models.clip.load import load_dual
+from pour.models.clip.texts import CAPTIONS, PROMPTS, TextTable, minilm_encoder, prompt_embeddings
+from pour.models.clip.zero_shot import ZeroShotClassifier, zero_shot_classifier
 from pour.models.state import digest, tensor_digest
-from pour.models.text import CAPTIONS, PROMPTS, TextTable, minilm_encoder, prompt_embeddings
-from pour.models.zeroshot import ZeroShotClassifier, zero_shot_classifier
 from pour.training.run import Run
-from pour.training.zeroshot import is_zero_shot, train_zero_shot
+from pour.training.tasks.match import is_zero_shot, train_zero_shot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pour.models.text import TextEncoder
+    from pour.models.clip.texts import TextEncoder
     from pour.training.recipes import Recipe
     from pour.training.run import Precision
 

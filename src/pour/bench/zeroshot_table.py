@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
-from pour.bench.claims import read_experiment
 from pour.bench.columns import Column
+from pour.bench.comparable import check_unmixed
 from pour.bench.store import damage, read_store
+from pour.bench.store_identity import read_experiment
 from pour.bench.table import Entry, ResultTable, TableRow
-from pour.bench.unmixed import check_unmixed
 from pour.bench.zeroshot import ROWS, ZERO_SHOT
 from pour.errors import UsageError
 from pour.report.figures.changes import changes_data, draw_changes

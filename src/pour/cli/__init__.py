@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import warnings
 from typing import Annotated, Any
@@ -10,21 +11,30 @@ import typer
 
 import pour
 from pour._memory import keep_freed_memory
-from pour._options import chosen_method, with_method_options
-from pour.cli.auditing import audit
-from pour.cli.benching import bench, table, tune
-from pour.cli.lists import datasets, methods, models
-from pour.cli.showcase import demo
-from pour.cli.studying import study
-from pour.cli.training import history, train, unlearn
-from pour.cli.viewing import view
-from pour.cli.weights import weights
-from pour.cli.zeroshot import texts
+from pour.cli.method_flags import chosen_method, with_method_options
 from pour.errors import PourError, UsageError
 
 __all__ = ["main", "make_app"]
 
 
+COMMANDS = (
+    "demo",
+    "train",
+    "unlearn",
+    "audit",
+    "tune",
+    "bench",
+    "table",
+    "study",
+    "view",
+    "history",
+    "methods",
+    "datasets",
+    "models",
+    "weights",
+    "texts",
+)
+"""The commands in the order of ``pour --help``; each is a function in a module of the same name."""
 _INTERRUPTED = 130
 
 
@@ -63,27 +73,12 @@ def make_app(arguments: list[str]) -> typer.Typer:
     app.callback()(_root)
     method = None
     if "unlearn" in arguments:
-        from pour.methods import get_method
+        from pour.unlearning import get_method
 
         method = get_method(chosen_method(arguments))
-    for command in (
-        demo,
-        train,
-        with_method_options(unlearn, method),
-        audit,
-        tune,
-        bench,
-        table,
-        study,
-        view,
-        history,
-        methods,
-        datasets,
-        models,
-        weights,
-        texts,
-    ):
-        app.command()(command)
+    for name in COMMANDS:
+        command = getattr(importlib.import_module(f"pour.cli.{name}"), name)
+        app.command()(with_method_options(command, method) if name == "unlearn" else command)
     return app
 
 

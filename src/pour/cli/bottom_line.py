@@ -9,9 +9,9 @@ from pour.errors import DivergenceError
 if TYPE_CHECKING:
     from torch import nn
 
-    from pour.methods import ForgetRequest
     from pour.models.history import Record
     from pour.training import Run
+    from pour.unlearning import ForgetRequest
 
 __all__ = ["bottom_line", "forget_accuracies"]
 
@@ -26,8 +26,8 @@ def forget_accuracies(
 
     On scenes it is the accuracy on the labelled pixels of the forgotten classes.
     """
-    from pour.methods.forget_only import forget_accuracy
     from pour.models.surgery import copy_model
+    from pour.unlearning.forget_only import forget_accuracy
 
     if request.forget is None:
         return None

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pour._files import refuse_to_overwrite
+from pour._io import refuse_to_overwrite
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "RECIPES",
     "BackboneWeights",
     "Compile",
     "Data",
@@ -32,6 +33,9 @@ __all__ = [
     "check_model_file",
     "refuse_unread",
 ]
+
+# Written out, because the recipes themselves import torch, which a mere --help should not.
+RECIPES = "One of fast, long, short, digits, head, scenes."
 
 Out = Annotated[Path, typer.Option(help="The file to write.", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]

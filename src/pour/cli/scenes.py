@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 import pour
-from pour._files import write_text
+from pour._io import write_text
 from pour.cli.flags import check_model_file
 from pour.cli.terminal import open_own, show, tell_outcome
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from pour.auditing.report import AuditReport
     from pour.cli.terminal import PlainWeights
-    from pour.data.segmentation import SegmentationDataset
-    from pour.methods import Method
+    from pour.data.formats.scenes import SegmentationDataset
     from pour.training import Run
+    from pour.unlearning import Method
 
 __all__ = ["audit_scenes", "bench_scenes", "request_scenes", "table_scenes", "train_scenes"]
 
@@ -54,10 +54,10 @@ def train_scenes(
     quiet: bool,
 ) -> None:
     """Train a segmentation network, and print its IoU."""
-    from pour._circumstances import circumstances
+    from pour._provenance import circumstances
     from pour.data import load_segmentation
     from pour.training import get_recipe
-    from pour.training.segmenter import describe_segmenter, train_segmenter
+    from pour.training.tasks.segment import describe_segmenter, train_segmenter
 
     check_model_file(out, overwrite=overwrite)
     chosen = get_recipe(recipe or "scenes").change(**changes)
@@ -160,7 +160,7 @@ def audit_scenes(
         progress=not quiet,
     )
     if report is not None:
-        from pour.report.overlays import choose_scenes, overlay_data, overlay_section
+        from pour.report.page.overlays import choose_scenes, overlay_data, overlay_section
         from pour.training import Run
 
         result.save(report.with_suffix(".json"))

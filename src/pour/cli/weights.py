@@ -21,7 +21,7 @@ def weights(
     overwrite: Overwrite = False,
 ) -> None:
     """Pretrained weights from installed packages, for --weights."""
-    from pour.models.pretrained import PRETRAINED, write_pretrained
+    from pour.models.networks.pretrained import PRETRAINED, write_pretrained
 
     if name is not None:
         if out is None:

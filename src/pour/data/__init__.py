@@ -2,6 +2,7 @@
 
 from pour.data.augment import Augment
 from pour.data.dataset import ImageDataset, ImageSplit
+from pour.data.formats.scenes import SegmentationDataset, SegmentationSplit
 from pour.data.info import DatasetInfo, RemoteFile
 from pour.data.loader import DeviceLoader
 from pour.data.registry import (
@@ -14,7 +15,6 @@ from pour.data.registry import (
 )
 from pour.data.scene_loader import SceneAugment, SceneLoader
 from pour.data.scenes import Scenes
-from pour.data.segmentation import SegmentationDataset, SegmentationSplit
 from pour.data.splits import Part, Splits
 
 __all__ = [

@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pour.data.archives import unpack_tar
-from pour.data.cifar import CIFAR10, CIFAR100, CifarFormat, find_cifar, read_cifar
-from pour.data.digits import DIGITS, read_digits
 from pour.data.download import fetch
-from pour.data.folder import read_folder
-from pour.data.medmnist import MEDMNIST, find_medmnist, read_medmnist
-from pour.data.npz import read_npz_dataset
-from pour.data.segmentation import (
+from pour.data.formats.archives import unpack_tar
+from pour.data.formats.cifar import CIFAR10, CIFAR100, CifarFormat, find_cifar, read_cifar
+from pour.data.formats.digits import DIGITS, read_digits
+from pour.data.formats.folder import read_folder
+from pour.data.formats.medmnist import MEDMNIST, find_medmnist, read_medmnist
+from pour.data.formats.npz import read_npz_dataset
+from pour.data.formats.scenes import (
     CAMVID,
     VOC2012,
     SegmentationDataset,

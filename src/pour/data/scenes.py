@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from pour.data.dataset import ImageArray, LabelArray
-    from pour.data.segmentation import SegmentationSplit
+    from pour.data.formats.scenes import SegmentationSplit
 
 __all__ = ["IGNORED", "MaskArray", "Scenes"]
 

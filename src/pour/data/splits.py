@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pour.data.classes import ClassRequest, resolve_classes
 from pour.errors import UsageError
-from pour.models.classes import ClassRequest, resolve_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pour._metric import Metric
+from pour._torchmetrics import Metric
 from pour.errors import UsageError
 from pour.geometry._inputs import as_double, as_labels, as_samples
 from pour.geometry.collapse import agreements, collapse_measures, precision_of, seen_head

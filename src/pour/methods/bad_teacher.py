@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 from pour.errors import UsageError
-from pour.methods.batches import Together
-from pour.methods.contract import register
-from pour.methods.iterative import IterativeMethod
-from pour.methods.request import Need
-from pour.methods.teachers import divergence, fresh_model, frozen_copy, unmasked
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
 from pour.training.loop import as_epochs
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
+from pour.unlearning.toolkit.batches import Together
+from pour.unlearning.toolkit.teachers import divergence, fresh_model, frozen_copy, unmasked
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pour.methods.request import Granted
     from pour.training.loop import Epochs
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["BadTeacher"]
 

@@ -10,22 +10,22 @@ import torch.nn.functional as F
 from torch import nn
 
 from pour.errors import UsageError
-from pour.methods.contract import register
-from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy
-from pour.methods.plain import check_weight
-from pour.methods.teachers import frozen_copy
-from pour.models.folding import is_affine
 from pour.models.head import find_head
 from pour.models.output import scores_of
-from pour.models.projected import ProjectedHead
+from pour.models.projecting.fold import is_affine
+from pour.models.projecting.projected_head import ProjectedHead
 from pour.models.surgery import swap_module
 from pour.models.tap import to_unit
+from pour.unlearning.forget_only import ForgetOnlyMethod, forget_accuracy
+from pour.unlearning.registry import register
+from pour.unlearning.toolkit.teachers import frozen_copy
+from pour.unlearning.toolkit.weight_checks import check_weight
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["BoundaryExpand"]
 

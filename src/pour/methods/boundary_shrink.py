@@ -9,20 +9,20 @@ import torch
 import torch.nn.functional as F
 
 from pour.errors import UsageError
-from pour.methods.contract import register
-from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy, requested_classes
-from pour.methods.teachers import frozen_copy
 from pour.models.history import forgotten_before
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
+from pour.unlearning.forget_only import ForgetOnlyMethod, forget_accuracy, requested_classes
+from pour.unlearning.registry import register
+from pour.unlearning.toolkit.teachers import frozen_copy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor, nn
 
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["BoundaryShrink", "attack", "nearest_class"]
 

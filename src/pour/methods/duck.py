@@ -10,25 +10,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pour.errors import UsageError
-from pour.methods.batches import Later, Repeated, Together
-from pour.methods.contract import register
-from pour.methods.forget_only import forget_accuracy
-from pour.methods.iterative import IterativeMethod
-from pour.methods.optimizers import optimizer_for
-from pour.methods.pooling import pool_features
-from pour.methods.request import Need
-from pour.methods.teachers import frozen_copy
 from pour.models.head import find_head
 from pour.models.output import scores_of
 from pour.models.tap import extract_features, tap_features, to_unit
 from pour.training.loop import as_epochs
+from pour.unlearning.forget_only import forget_accuracy
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
+from pour.unlearning.toolkit.batches import Later, Repeated, Together
+from pour.unlearning.toolkit.kept_optimizer import optimizer_for
+from pour.unlearning.toolkit.pooling import pool_features
+from pour.unlearning.toolkit.teachers import frozen_copy
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pour.methods.request import Granted
     from pour.models.head import Head
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["Duck", "nearest"]
 

@@ -9,18 +9,19 @@ import torch
 
 from pour.errors import UsageError
 from pour.geometry.projector import Projector
-from pour.methods.contract import Method, register
-from pour.methods.forget_only import requested_classes
-from pour.methods.front import put_in_front, seen_features
-from pour.methods.request import Need
 from pour.models.head import find_head
-from pour.models.projected import ForgottenLogit
+from pour.models.projecting.projected_head import ForgottenLogit
+from pour.unlearning.contract import Method
+from pour.unlearning.forget_only import requested_classes
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
+from pour.unlearning.toolkit.before_head import put_in_front, seen_features
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["Esc"]
 

@@ -11,21 +11,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pour.errors import UsageError
-from pour.methods.batches import Later, Together
-from pour.methods.contract import register
-from pour.methods.iterative import IterativeMethod
-from pour.methods.optimizers import optimizer_for
-from pour.methods.request import Need
-from pour.methods.teachers import divergence, unmasked
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
 from pour.training.loop import BatchNormMode, as_epochs, classification_loss
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
+from pour.unlearning.toolkit.batches import Later, Together
+from pour.unlearning.toolkit.kept_optimizer import optimizer_for
+from pour.unlearning.toolkit.teachers import divergence, unmasked
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["Fcs", "contrast"]
 

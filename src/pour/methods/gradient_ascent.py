@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch.nn.functional as F
 
 from pour.errors import UsageError
-from pour.methods.contract import register
-from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
 from pour.training.loop import as_epochs
+from pour.unlearning.forget_only import ForgetOnlyMethod, forget_accuracy
+from pour.unlearning.registry import register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import Tensor, nn
 
-    from pour.methods.request import Granted
     from pour.training.loop import Epochs
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["GradientAscent"]
 

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from pour.errors import UsageError
-from pour.methods.batches import Stamped
-from pour.methods.contract import register
-from pour.methods.iterative import IterativeMethod
-from pour.methods.request import Need
 from pour.models.head import find_head
-from pour.models.projected import is_masked
+from pour.models.projecting.projected_head import is_masked
 from pour.training.loop import BatchNormMode, as_epochs, classification_loss
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
+from pour.unlearning.toolkit.batches import Stamped
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["L1Sparse"]
 

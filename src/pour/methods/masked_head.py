@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from pour.errors import UsageError
-from pour.methods.contract import Method, register
-from pour.methods.forget_only import requested_classes
-from pour.methods.plain import check_weight
-from pour.methods.request import Need
 from pour.models.head import find_head
-from pour.models.projected import masked_score
+from pour.models.projecting.projected_head import masked_score
+from pour.unlearning.contract import Method
+from pour.unlearning.forget_only import requested_classes
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
+from pour.unlearning.toolkit.weight_checks import check_weight
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["MaskedHead"]
 

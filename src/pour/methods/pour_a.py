@@ -9,29 +9,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pour.errors import DivergenceError, UsageError
-from pour.methods.acceptance import MOST_ANCHOR_ERROR, MOST_ENCODER_SHARE, copy_state, move_back
-from pour.methods.anchors import Anchor, AnchoredSteps, AnchorKind, anchor_kind, first_images
-from pour.methods.contract import register
-from pour.methods.forget_only import forget_accuracy, requested_classes
-from pour.methods.front import check_logit, earlier_logit, set_projector
-from pour.methods.iterative import IterativeMethod
-from pour.methods.matching import Matching
-from pour.methods.measured_direction import CANDIDATES, MOST_LEFT, choose_by_measurement
-from pour.methods.rate import find_rate
-from pour.methods.request import Need
-from pour.methods.teachers import frozen_head, without_dropout
 from pour.models.head import find_head
-from pour.models.projected import ForgottenLogit
+from pour.models.projecting.projected_head import ForgottenLogit
 from pour.training.loop import fit
 from pour.training.schedule import Schedule
+from pour.unlearning.forget_only import forget_accuracy, requested_classes
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
+from pour.unlearning.toolkit.acceptance import MOST_ANCHOR_ERROR, MOST_ENCODER_SHARE, copy_state, move_back
+from pour.unlearning.toolkit.anchors import Anchor, AnchoredSteps, AnchorKind, anchor_kind, first_images
+from pour.unlearning.toolkit.before_head import check_logit, earlier_logit, set_projector
+from pour.unlearning.toolkit.feature_matching import Matching
+from pour.unlearning.toolkit.find_rate import find_rate
+from pour.unlearning.toolkit.measured_direction import CANDIDATES, MOST_LEFT, choose_by_measurement
+from pour.unlearning.toolkit.teachers import frozen_head, without_dropout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor, nn
 
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["PourA"]
 

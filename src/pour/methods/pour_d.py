@@ -13,19 +13,19 @@ from torch import Tensor
 from pour.errors import UsageError
 from pour.geometry.fitter import ProjectorFitter
 from pour.geometry.projector import Projector
-from pour.methods.anchored import AnchoredMethod
-from pour.methods.contract import register
-from pour.methods.forget_only import forget_accuracy, requested_classes
-from pour.methods.pixels import cell_distance, cell_means, forgotten_cells, maps_of
-from pour.methods.pooling import pool_features
-from pour.methods.request import Need
-from pour.methods.teachers import frozen_copy, without_dropout
-from pour.models.direction import RowDirection, head_removal, with_earlier
 from pour.models.head import find_head
 from pour.models.history import forgotten_before
-from pour.models.projected import ProjectedHead
+from pour.models.projecting.direction import RowDirection, head_removal, with_earlier
+from pour.models.projecting.projected_head import ProjectedHead
 from pour.models.tap import extract_features, tap_features, to_unit
 from pour.training.schedule import Schedule
+from pour.unlearning.forget_only import forget_accuracy, requested_classes
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
+from pour.unlearning.toolkit.anchored import AnchoredMethod
+from pour.unlearning.toolkit.feature_maps import cell_distance, cell_means, forgotten_cells, maps_of
+from pour.unlearning.toolkit.pooling import pool_features
+from pour.unlearning.toolkit.teachers import frozen_copy, without_dropout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pour.geometry.eraser import Eraser
-    from pour.methods.request import Granted
     from pour.models.head import Head
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["PourD"]
 

@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, get_args
 
 from pour.errors import UsageError
-from pour.methods.contract import Method, register
-from pour.methods.request import Need
-from pour.models.direction import HeadDirection
-from pour.models.forgetting import forget
-from pour.models.projected import ForgottenLogit
+from pour.models.projecting.direction import HeadDirection
+from pour.models.projecting.forget import forget
+from pour.models.projecting.projected_head import ForgottenLogit
+from pour.unlearning.contract import Method
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["PourP"]
 

@@ -11,17 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pour.errors import UsageError
-from pour.methods.contract import Method, register
-from pour.methods.plain import check_weight
-from pour.methods.request import Need
 from pour.models.modes import evaluating
 from pour.models.tap import checked_batches, to_unit
+from pour.unlearning.contract import Method
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
+from pour.unlearning.toolkit.weight_checks import check_weight
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["ProjUn", "scaled_importance"]
 

@@ -10,19 +10,19 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from pour.methods.contract import register
-from pour.methods.forget_only import ForgetOnlyMethod, forget_accuracy, requested_classes
 from pour.models.head import find_head
 from pour.models.history import forgotten_before
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
 from pour.training.loop import classification_loss
+from pour.unlearning.forget_only import ForgetOnlyMethod, forget_accuracy, requested_classes
+from pour.unlearning.registry import register
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["RandomLabel"]
 

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pour.errors import UsageError
-from pour.methods.contract import Method, register
-from pour.methods.request import Need
-from pour.methods.teachers import fresh_model
 from pour.training.loop import fit
 from pour.training.recipes import RECIPES, Recipe, get_recipe
+from pour.unlearning.contract import Method
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
+from pour.unlearning.toolkit.teachers import fresh_model
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["Retrain"]
 

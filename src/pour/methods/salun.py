@@ -9,22 +9,22 @@ import torch
 from torch import Tensor
 
 from pour.errors import UsageError
-from pour.methods.batches import InTurn, Relabelled
-from pour.methods.contract import register
-from pour.methods.iterative import IterativeMethod
-from pour.methods.optimizers import optimizer_for
-from pour.methods.request import Need
 from pour.models.head import find_head
 from pour.models.history import forgotten_before
 from pour.training.loop import BatchNormMode, as_epochs, classification_loss
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
+from pour.unlearning.toolkit.batches import InTurn, Relabelled
+from pour.unlearning.toolkit.kept_optimizer import optimizer_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from torch import nn
 
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["SalUn", "saliency_mask"]
 

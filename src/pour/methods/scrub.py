@@ -10,20 +10,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pour.errors import UsageError
-from pour.methods.batches import InTurn
-from pour.methods.contract import register
-from pour.methods.iterative import IterativeMethod
-from pour.methods.request import Need
-from pour.methods.teachers import divergence, frozen_copy
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
 from pour.training.loop import BatchNormMode, as_epochs
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
+from pour.unlearning.toolkit.batches import InTurn
+from pour.unlearning.toolkit.teachers import divergence, frozen_copy
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["Scrub"]
 

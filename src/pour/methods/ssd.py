@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from pour.errors import UsageError
-from pour.methods.contract import Method, register
-from pour.methods.request import Need
 from pour.models.modes import evaluating
 from pour.models.tap import checked_batches
 from pour.training.loop import classification_loss
 from pour.training.step import trainable
+from pour.unlearning.contract import Method
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import Tensor, nn
 
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["Ssd", "dampen", "importance"]
 

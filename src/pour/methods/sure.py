@@ -11,20 +11,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pour.errors import UsageError
-from pour.methods.batches import Stamped, Together
-from pour.methods.contract import register
-from pour.methods.iterative import IterativeMethod
-from pour.methods.pooling import pool_features
-from pour.methods.request import Need
 from pour.models.head import find_head
 from pour.models.output import scores_of
 from pour.models.tap import tap_features, to_unit
 from pour.training.loop import BatchNormMode, as_epochs
 from pour.training.step import trainable
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
+from pour.unlearning.toolkit.batches import Stamped, Together
+from pour.unlearning.toolkit.pooling import pool_features
 
 if TYPE_CHECKING:
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["Sure", "reverse_gradient"]
 

@@ -12,22 +12,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pour.errors import UsageError
-from pour.methods.batches import Together
-from pour.methods.contract import register
-from pour.methods.forget_only import requested_classes
-from pour.methods.iterative import IterativeMethod
-from pour.methods.optimizers import optimizer_for
-from pour.methods.request import Need
-from pour.methods.teachers import frozen_copy
 from pour.models.head import find_head
 from pour.models.history import forgotten_before
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
 from pour.training.loop import BatchNormMode, as_epochs, classification_loss
+from pour.unlearning.forget_only import requested_classes
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
+from pour.unlearning.toolkit.batches import Together
+from pour.unlearning.toolkit.kept_optimizer import optimizer_for
+from pour.unlearning.toolkit.teachers import frozen_copy
 
 if TYPE_CHECKING:
-    from pour.methods.request import Granted
     from pour.training.run import Run
+    from pour.unlearning.request import Granted
 
 __all__ = ["Unsir"]
 

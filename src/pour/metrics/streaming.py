@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pour._metric import Metric
+from pour._torchmetrics import Metric
 from pour.errors import UsageError
 from pour.metrics._inputs import class_tuple
 from pour.metrics.accuracy import count_right, right_shares

@@ -3,12 +3,13 @@
 ``history(model)`` is in :mod:`pour.models.history` and at the top level as ``pour.history``.
 """
 
+from pour.data.classes import ClassRequest, resolve_classes
 from pour.models.checkpoint import Header, Projection, load, read_header, save
-from pour.models.classes import ClassRequest, resolve_classes
-from pour.models.concepts import ConceptDirection, concept_directions, forget_concepts
-from pour.models.dual import embed_images, find_image_projection, text_encoder
-from pour.models.folding import fold
-from pour.models.forgetting import Direction, forget
+from pour.models.clip.concepts import ConceptDirection, concept_directions, forget_concepts
+from pour.models.clip.dual_encoder import embed_images, find_image_projection, text_encoder
+from pour.models.clip.image_encoder import ImageTextEncoder
+from pour.models.clip.texts import CAPTIONS, PROMPTS, TextEncoder, TextTable, minilm_encoder, prompt_embeddings
+from pour.models.clip.zero_shot import TextHead, ZeroShotClassifier, zero_shot_classifier
 from pour.models.head import Example, Head, find_head
 from pour.models.history import (
     Architecture,
@@ -20,19 +21,18 @@ from pour.models.history import (
     set_architecture,
     set_class_names,
 )
-from pour.models.imagetext import ImageTextEncoder
 from pour.models.modes import evaluating
-from pour.models.normalize import Normalize
+from pour.models.networks.normalize import Normalize
+from pour.models.networks.pretrained import PRETRAINED, pretrained_weights, write_pretrained
+from pour.models.networks.registry import ModelInfo, build_model, list_models
+from pour.models.networks.resnet import ResNet
+from pour.models.networks.wrapper import NormalizedModel
 from pour.models.output import scores_of
-from pour.models.pretrained import PRETRAINED, pretrained_weights, write_pretrained
-from pour.models.projected import ForgottenLogit, ProjectedHead, masked_score
-from pour.models.registry import ModelInfo, build_model, list_models
-from pour.models.resnet import ResNet
+from pour.models.projecting.fold import fold
+from pour.models.projecting.forget import Direction, forget
+from pour.models.projecting.projected_head import ForgottenLogit, ProjectedHead, masked_score
 from pour.models.state import digest, read_state_dict
 from pour.models.tap import Features, Tap, extract_features, tap_features, to_unit
-from pour.models.text import CAPTIONS, PROMPTS, TextEncoder, TextTable, minilm_encoder, prompt_embeddings
-from pour.models.wrapper import NormalizedModel
-from pour.models.zeroshot import TextHead, ZeroShotClassifier, zero_shot_classifier
 
 __all__ = [
     "CAPTIONS",

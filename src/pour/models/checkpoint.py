@@ -14,15 +14,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from pour._files import atomic_path, refuse_to_overwrite
+from pour._io import atomic_path, refuse_to_overwrite
 from pour._version import __version__
 from pour.errors import PourError, UsageError
 from pour.geometry.projector import Projector
 from pour.models import history as cards
-from pour.models.embedding import ProjectedEmbedding
+from pour.models.clip.projected_embedding import ProjectedEmbedding
 from pour.models.head import find_head
-from pour.models.projected import ForgottenLogit, ProjectedHead, projector_of_state
-from pour.models.registry import load_plain, rebuild
+from pour.models.networks.registry import load_plain, rebuild
+from pour.models.projecting.projected_head import ForgottenLogit, ProjectedHead, projector_of_state
 from pour.models.state import TORCH_SUFFIXES, digest, is_torch_file, load_into, read_state_dict, unreadable
 from pour.models.surgery import copy_model, swap_module
 

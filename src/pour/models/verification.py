@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pour.errors import UsageError
 from pour.models.modes import evaluating
 from pour.models.output import output_tensors, scores_of
-from pour.models.projected import ProjectedHead, is_masked
+from pour.models.projecting.projected_head import ProjectedHead, is_masked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -1,10 +1,10 @@
 """The report: the HTML page of an audit, the page of a benchmark, and the server that shows a folder of them."""
 
-from pour.report.benchmark import BenchmarkRow, Score, write_benchmark_page
-from pour.report.definitions import DEFINITIONS, Definition
-from pour.report.embedding import Embedding
-from pour.report.page import ReportedRun, write_report
-from pour.report.sections import FigureSection
+from pour.report.page.audit_page import ReportedRun, write_report
+from pour.report.page.benchmark import BenchmarkRow, Score, write_benchmark_page
+from pour.report.page.definitions import DEFINITIONS, Definition
+from pour.report.page.feature_map import Embedding
+from pour.report.page.sections import FigureSection
 from pour.report.server import ReportServer, serve
 
 __all__ = [

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pour.auditing.report import AuditReport
 from pour.errors import PourError, UsageError
-from pour.report.cells import count_verdicts
-from pour.report.facts import forgotten_words
+from pour.report.page.cells import count_verdicts
+from pour.report.page.facts import forgotten_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

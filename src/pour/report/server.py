@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from pour._version import __version__
 from pour.errors import PourError, UsageError
 from pour.report.folder import ReportFolder
-from pour.report.rendering import render
+from pour.report.page.rendering import render
 
 if TYPE_CHECKING:
     import os

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from pour._files import atomic_path
+from pour._io import atomic_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,13 +9,13 @@ from pour.report.figures.answers import AnswersData, answers_data, draw_answers
 from pour.report.figures.attention import GradCamData, draw_gradcam, gradcam_data
 from pour.report.figures.changes import AccuracyChange, ChangesData, changes_data, draw_changes
 from pour.report.figures.confusion import ConfusionData, confusion_data, draw_confusion
-from pour.report.figures.embedding import EmbeddingData, EmbeddingMethod, draw_embedding, embedding_data
+from pour.report.figures.feature_map import EmbeddingData, EmbeddingMethod, draw_embedding, embedding_data
 from pour.report.figures.gradcam import MapLayer, find_map_layer, grad_cam
 from pour.report.figures.layers import draw_layers
 from pour.report.figures.losses import LossCurve, draw_losses, loss_data
+from pour.report.figures.masks import SegmentationData, draw_segmentation, segmentation_data
 from pour.report.figures.relearning import draw_relearning
 from pour.report.figures.saving import figure_svg, save_figure
-from pour.report.figures.segmentation import SegmentationData, draw_segmentation, segmentation_data
 from pour.report.figures.simplex import SimplexData, draw_simplex, simplex_data
 from pour.report.figures.style import Theme
 from pour.report.figures.tradeoff import PlaneOf, TradeoffData, TradeoffPoint, draw_tradeoff, tradeoff_data

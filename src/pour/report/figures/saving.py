@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pour._files import atomic_path
+from pour._io import atomic_path
 from pour.errors import UsageError
 from pour.report.figures.style import settings
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from matplotlib.lines import Line2D
 
-from pour.auditing.reading import Reading
+from pour.auditing.measurement import Reading
 from pour.errors import UsageError
-from pour.methods.contract import list_methods
 from pour.report.figures.labels import place_labels
 from pour.report.figures.style import Theme, drawing, finish, plain_text, shortened
+from pour.unlearning.registry import list_methods
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,0 +1,28 @@
+"""pour methods."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+import pour
+from pour.cli.terminal import show
+
+__all__ = ["methods"]
+
+
+_TEST_BED = (
+    "test bed: mean accuracy on the forgotten class / mean change on the other classes, in points, of test images of "
+    "six small digit networks, one class forgotten, every option at its default (docs/methods.md)."
+)
+
+
+def methods() -> None:
+    """The methods, with the data, cost and paper of each, and their results at their defaults on a test bed."""
+    table = Table("method", "needs", "cost", "test bed", "paper", "what it does")
+    for info in pour.list_methods():
+        left = "-" if info.first_call is None else str(info.first_call)
+        needs = ", ".join(info.needs) or "nothing"
+        table.add_row(info.name, needs, info.cost, left, info.paper, info.summary)
+    show(table)
+    show(Text(_TEST_BED))

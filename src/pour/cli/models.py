@@ -1,0 +1,18 @@
+"""pour models."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+import pour
+from pour.cli.terminal import show
+
+__all__ = ["models"]
+
+
+def models() -> None:
+    """The architectures that --arch knows."""
+    table = Table("arch", "what", "needs")
+    for info in pour.list_models():
+        table.add_row(info.name, info.summary, "" if info.available else f'pip install "pour-unlearning[{info.extra}]"')
+    show(table)

@@ -1,0 +1,96 @@
+"""pour tune."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from pour.cli.flags import (
+    BackboneWeights,
+    Compile,
+    Device,
+    GridArch,
+    GridRecipe,
+    PrecisionFlag,
+    Quiet,
+    Root,
+    Seed,
+)
+from pour.cli.terminal import show
+from pour.errors import UsageError
+
+__all__ = ["tune"]
+
+
+Tunable = Annotated[str, typer.Argument(help="digits, cifar10, cifar100 or pathmnist.", show_default=False)]
+
+
+def tune(
+    experiment: Tunable,
+    method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given several times.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder for the trials.", show_default="runs/EXPERIMENT-tuning")
+    ] = None,
+    rule: Annotated[
+        Literal["benchmark", "user"], typer.Option(help="user: only data that the method may see decide.")
+    ] = "benchmark",
+    forget: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Classes to forget while tuning.",
+            show_default="8 on digits, 4 on cifar10, 42 on cifar100, 3 on pathmnist",
+        ),
+    ] = None,
+    weights: BackboneWeights = None,
+    arch: GridArch = None,
+    recipe: GridRecipe = None,
+    jobs: Annotated[int, typer.Option(help="Methods side by side.")] = 1,
+    batch_norm: Annotated[
+        Literal["frozen", "train"],
+        typer.Option(help="BatchNorm's statistics in every trial; methods with retained images may let them train."),
+    ] = "frozen",
+    compile: Compile = False,
+    seed: Seed = 100,
+    root: Root = None,
+    device: Device = None,
+    precision: PrecisionFlag = None,
+    quiet: Quiet = False,
+) -> None:
+    """The same small tuning budget for every method.
+
+    Never on a class or seed that a table reports.
+    """
+    from pour.bench import get_experiment, tune_experiment
+    from pour.bench.experiments import EXPERIMENTS
+    from pour.data.registry import is_segmentation
+
+    if experiment == "zeroshot" or is_segmentation(experiment):
+        raise UsageError(f"{experiment} has nothing to tune; the experiments to tune are {', '.join(EXPERIMENTS)}.")
+    folder = out or Path("runs") / f"{experiment}-tuning"
+    results = tune_experiment(
+        get_experiment(experiment, weights=weights, arch=arch, recipe=recipe),
+        folder,
+        methods=method,
+        rule=rule,
+        forget=forget,
+        seed=seed,
+        batch_norm=batch_norm,
+        root=root,
+        device=device,
+        precision=precision,  # type: ignore[arg-type]
+        jobs=jobs,
+        compile=compile,
+        progress=not quiet,
+    )
+    drawn = Table("method", "options", "AUS", "how it was chosen")
+    for result in results:
+        best = None if result.best is None else result.trials[result.best]
+        options = "" if best is None else ", ".join(f"{name}={value}" for name, value in best.options.items())
+        score = "" if best is None or best.aus is None else f"{best.aus:.3f}"
+        drawn.add_row(result.method, Text(options), score, Text(result.note))
+    show(drawn, quiet=quiet)
+    typer.echo(folder)

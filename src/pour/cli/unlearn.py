@@ -1,0 +1,180 @@
+"""pour unlearn."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import pour
+from pour._io import write_text
+from pour.cli.bottom_line import bottom_line, forget_accuracies
+from pour.cli.flags import (
+    RECIPES,
+    Compile,
+    Device,
+    Mean,
+    Out,
+    Overwrite,
+    PrecisionFlag,
+    Quiet,
+    Root,
+    Seed,
+    Std,
+    check_model_file,
+    refuse_unread,
+)
+from pour.cli.history import print_history
+from pour.cli.method_flags import DEFAULT_METHOD
+from pour.cli.scenes import open_segmenter, request_scenes
+from pour.cli.terminal import PlainWeights, open_model, open_own
+from pour.cli.texts import Concept, ConceptPart, TextFile, forget_by_text
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pour.unlearning import Method
+
+__all__ = ["unlearn"]
+
+
+def unlearn(
+    model: Annotated[Path, typer.Argument(help="The file of the original model.", show_default=False)],
+    out: Out,
+    forget: Annotated[
+        list[str] | None, typer.Option(help="A class to forget, by name or index; may be given several times.")
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="A name from pour methods; its own options follow below.", show_default=DEFAULT_METHOD),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The dataset whose images the method may use; pour-p needs none.")
+    ] = None,
+    root: Root = None,
+    arch: Annotated[str | None, typer.Option(help="The architecture, for a file of plain weights.")] = None,
+    mean: Mean = None,
+    std: Std = None,
+    num_classes: Annotated[int | None, typer.Option(help="Classes, for plain weights without --data.")] = None,
+    recipe: Annotated[str | None, typer.Option(help=f"How the original was trained. {RECIPES}")] = None,
+    fold: Annotated[
+        bool, typer.Option("--fold", help="Merge a projector into the head: the same keys as before.")
+    ] = False,
+    concept: Concept = None,
+    concept_part: ConceptPart = None,
+    text: TextFile = None,
+    compile: Compile = False,
+    seed: Seed = 0,
+    device: Device = None,
+    precision: PrecisionFlag = None,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Forget classes, by default with pour-a, which needs images of these classes alone (--data).
+
+    --method NAME --help lists that method's own options.
+    """
+    from pour.data.registry import is_segmentation
+    from pour.data.splits import Splits
+    from pour.training import Run
+    from pour.unlearning import make_method, request_of
+
+    check_model_file(out, overwrite=overwrite)
+    if bool(forget) == bool(concept):
+        raise UsageError("Name what to forget, with --forget (a class) or --concept (words), and not both.")
+    flags: dict[str, object] = {"--method": method, "--data": data, "--root": root, "--arch": arch}
+    flags |= {"--mean": mean, "--std": std, "--num-classes": num_classes, "--recipe": recipe}
+    flags |= {"--compile": compile, "--device": device, "--precision": precision}
+    flags |= {"--text": text, "--concept-part": concept_part}
+    _refuse_unread_in_unlearning(bool(concept), flags, options)
+    if concept:
+        original = open_own(model, "--concept is for zero-shot classifiers that pour train has written")
+        forgotten = forget_by_text(original, concept, text, concept_part)
+        records = _keep(forgotten, out, fold, overwrite)
+        if not quiet:
+            record = dataclasses.replace(pour.history(forgotten)[-1], class_names=tuple(concept))
+            typer.echo(bottom_line(record, None))
+            print_history(records, title=str(out.name))
+        typer.echo(out)
+        return
+    forget = forget or []
+    chosen = make_method(method or DEFAULT_METHOD, **options)
+    _require_data(chosen, data, recipe)
+    plain = PlainWeights.of(arch, mean, std, model)
+    dataset = None
+    if data is not None and is_segmentation(data):
+        scenes, request = request_scenes(data, root, forget, chosen)
+        original = open_segmenter(model, plain, scenes)
+    else:
+        dataset = None if data is None else pour.load_dataset(data, root)
+        original = open_model(model, plain, dataset, num_classes)
+        request = pour.ForgetRequest(classes=forget)
+    if dataset is not None:
+        request = request_of(Splits.of(dataset, forget), chosen, original, recipe=recipe, seed=seed)
+    forgotten = pour.unlearn(
+        original,
+        request,
+        method=chosen,
+        seed=seed,
+        device=device,
+        precision=precision,  # type: ignore[arg-type]
+        progress=not quiet,
+        compile=compile,
+    )
+    # The model is saved first, so that an error in the measurement does not lose it.
+    records = _keep(forgotten, out, fold, overwrite)
+    if not quiet:
+        run = Run(seed=seed, device=device, progress=False)
+        accuracies = forget_accuracies(original, forgotten, request, run)
+        typer.echo(bottom_line(pour.history(forgotten)[-1], accuracies, pixels=request.pixelwise))
+        print_history(records, title=str(out.name))
+    typer.echo(out)
+
+
+def _require_data(method: Method, data: str | None, recipe: str | None) -> None:
+    """Name the flags that give a method what it needs."""
+    if method.needs and data is None:
+        kinds = [kind for need, kind in (("forget", "forgotten"), ("retain", "retained")) if need in method.needs]
+        what = f"images of the {' and '.join(kinds)} classes" if kinds else "images"
+        raise UsageError(f"{method.name} needs {what}; name their dataset with --data.")
+    if method.name == "retrain" and recipe is None and method.options()["recipe"] is None:
+        raise UsageError("retrain must know how the original was trained; name its recipe with --recipe.")
+
+
+def _refuse_unread_in_unlearning(by_words: bool, flags: dict[str, object], options: dict[str, Any]) -> None:
+    """Refuse the flags, and the options of a method, that forgetting by words or by classes does not read."""
+    from pour.data.registry import is_segmentation
+
+    words = {flag: flags[flag] for flag in ("--text", "--concept-part")}
+    if by_words:
+        unread = {flag: value for flag, value in flags.items() if flag not in words}
+        unread |= {f"--{name.replace('_', '-')}": True for name in options}
+        refuse_unread(unread, "with --concept", "words are forgotten in closed form, without data, so leave it out")
+        return
+    refuse_unread(words, "with --forget", "it is for --concept, so leave it out")
+    if flags["--data"] is None:
+        refuse_unread(
+            {flag: flags[flag] for flag in ("--root", "--recipe")}, "without --data", "add that, or leave it out"
+        )
+    else:
+        refuse_unread({"--num-classes": flags["--num-classes"]}, "with --data")
+        if is_segmentation(str(flags["--data"])):
+            refuse_unread({"--recipe": flags["--recipe"]}, "on segmentation data")
+    if flags["--arch"] is None:
+        refuse_unread({"--num-classes": flags["--num-classes"]}, "without --arch", "add that, or leave it out")
+
+
+def _keep(forgotten: nn.Module, out: Path, fold: bool, overwrite: bool) -> list[dict[str, Any]]:
+    """Save a model that has forgotten, and its history as JSON next to it. Return the history."""
+    if fold:
+        forgotten = pour.fold(forgotten)
+    pour.save(forgotten, out, overwrite=overwrite)
+    records = [record.to_dict() for record in pour.history(forgotten)]
+    write_text(out.with_suffix(".json"), json.dumps({"history": records}, indent=1))
+    return records

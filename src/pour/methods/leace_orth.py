@@ -1,0 +1,31 @@
+"""The orthogonal form of LEACE: project out the difference of the class's mean from the other classes' mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from pour.unlearning.registry import register
+from pour.unlearning.toolkit.erasure import Erasure
+
+if TYPE_CHECKING:
+    from pour.geometry.eraser import Eraser
+    from pour.geometry.leace import LeaceFitter
+
+__all__ = ["LeaceOrth"]
+
+
+@register
+@dataclass(kw_only=True)
+class LeaceOrth(Erasure):
+    """LEACE by an orthogonal projection: remove the difference between the class's mean and the others'; closed form.
+
+    E(x) = x - V V^T (x - mean), V an orthonormal basis of Cov(x, y), which for one class is along mu_u - mu_rest. On a
+    collapsed model that is the head's row, and POUR-P, LEACE and this agree; their gap measures the distance to it.
+    """
+
+    name: ClassVar[str] = "leace-orth"
+    paper: ClassVar[str] = "LEACE (Belrose et al., NeurIPS 2023), orthogonal form"
+
+    def _eraser(self, fitter: LeaceFitter) -> Eraser:
+        return fitter.eraser(orthogonal=True)

@@ -1,0 +1,1 @@
+"""Networks that score images against texts."""

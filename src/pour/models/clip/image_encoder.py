@@ -1,0 +1,60 @@
+"""A small image encoder for a space of text embeddings: our ResNet and a linear visual projection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from pour.errors import UsageError
+from pour.models.networks.resnet import ResNet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["ImageTextEncoder"]
+
+
+class ImageTextEncoder(nn.Module):
+    """The image tower of a CLIP-style pair whose text tower is a frozen sentence encoder, kept elsewhere.
+
+    Images (N, C, H, W) in [0, 1] in, embeddings (N, d) out, not normalised, as CLIP's ``visual_projection`` gives them.
+
+    Args:
+        width_of_text: d, the width of the text embeddings.
+        mean: Channel means, CIFAR's by default.
+        std: Channel deviations.
+        resnet: Options of :class:`~pour.models.networks.resnet.ResNet`: width, blocks, in_channels.
+
+    Example:
+        >>> import torch
+        >>> ImageTextEncoder(384, width=8, blocks=(1, 1))(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 384])
+    """
+
+    def __init__(
+        self,
+        width_of_text: int,
+        *,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        **resnet: Any,
+    ) -> None:
+        super().__init__()
+        if width_of_text < 2:
+            raise UsageError(f"Text embeddings need at least 2 dimensions, but have {width_of_text}.")
+        tower = ResNet(2, mean=mean, std=std, **resnet)
+        features = tower.head.in_features
+        # The tower ends in its pooled features; the projection into the text space is a layer of its own.
+        tower.head = nn.Identity()  # type: ignore[assignment]
+        self.visual = tower
+        self.visual_projection = nn.Linear(features, width_of_text, bias=False)
+
+    def encode_image(self, images: Tensor) -> Tensor:
+        """Embeddings (N, d), not normalised."""
+        embedding: Tensor = self.visual_projection(self.visual(images))
+        return embedding
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The same as :meth:`encode_image`."""
+        return self.encode_image(images)

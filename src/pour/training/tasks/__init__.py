@@ -1,0 +1,1 @@
+"""What is trained: classification, segmentation, matching of images and texts."""

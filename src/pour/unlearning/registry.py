@@ -1,0 +1,121 @@
+"""The registry of unlearning methods: find a method by its name."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TypeVar, get_args
+
+from pour.errors import UsageError
+from pour.unlearning.contract import Method
+from pour.unlearning.first_call import FirstCall, first_call
+from pour.unlearning.request import Need
+
+__all__ = ["MethodInfo", "get_method", "list_methods", "register"]
+
+_METHODS: dict[str, type[Method]] = {}
+_GROUP = "pour.methods"
+MethodT = TypeVar("MethodT", bound=type[Method])
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodInfo:
+    """A line of :func:`list_methods`."""
+
+    name: str
+    summary: str
+    needs: tuple[Need, ...]
+    cost: str
+    paper: str
+    first_call: FirstCall | None = None
+    """Result at the method's defaults on six ordinary networks; None for methods of other packages."""
+
+
+def register(method: MethodT) -> MethodT:
+    """Class decorator: register a method under its ``name``. Raise UsageError if the class is no valid method."""
+    if not isinstance(method, type) or not issubclass(method, Method):
+        raise UsageError(f"A method is a subclass of pour.unlearning.Method, not {method!r}.")
+    for attribute in ("name", "paper"):
+        if not isinstance(getattr(method, attribute, None), str):
+            raise UsageError(f"The method {method.__name__} has no {attribute}; set it as a class attribute.")
+    if unknown := [need for need in method.needs if need not in get_args(Need)]:
+        needs = ", ".join(get_args(Need))
+        raise UsageError(f"The method {method.name} needs {unknown[0]!r}, which no request has; it may need {needs}.")
+    known = _METHODS.get(method.name)
+    # Defining the same class again, as in a notebook, replaces it.
+    if known is not None and (known.__module__, known.__qualname__) != (method.__module__, method.__qualname__):
+        raise UsageError(f"There is already a method {method.name!r}, in {known.__module__}; choose another name.")
+    _METHODS[method.name] = method
+    return method
+
+
+@cache
+def _built_in() -> dict[str, str]:
+    """Return the module of each method of this package. The file ``pour_d.py`` contains the method ``pour-d``."""
+    package = importlib.import_module(_GROUP)
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    return {name.replace("_", "-"): f"{_GROUP}.{name}" for name in names}
+
+
+@cache
+def _load_plug_ins() -> None:
+    """Register the methods of other packages, once per process, because it reads the metadata of all packages."""
+    for entry in entry_points(group=_GROUP):
+        if entry.name in _METHODS:
+            continue
+        try:
+            register(entry.load())
+        except (Exception, SystemExit) as error:
+            # A broken package loses only its own methods.
+            package = entry.dist.name if entry.dist is not None else "an installed package"
+            warnings.warn(
+                f"The method {entry.name!r} of {package} is left out: {entry.value} cannot be taken for a method "
+                f"({type(error).__name__}: {error}).",
+                stacklevel=4,
+            )
+
+
+def _all_methods() -> dict[str, type[Method]]:
+    for module in _built_in().values():
+        importlib.import_module(module)
+    _load_plug_ins()
+    return _METHODS
+
+
+def get_method(name: str) -> type[Method]:
+    """Return the class of the method ``name``, and import only its module. Raise UsageError for an unknown name."""
+    if name not in _METHODS and name in _built_in():
+        importlib.import_module(_built_in()[name])
+    if name in _METHODS:
+        return _METHODS[name]
+    methods = _all_methods()
+    if name not in methods:
+        close = difflib.get_close_matches(name, methods, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"the methods are {', '.join(sorted(methods))}."
+        raise UsageError(f"There is no method {name!r}; {hint}")
+    return methods[name]
+
+
+def list_methods() -> list[MethodInfo]:
+    """Return every method: its name, what it does, the data it needs, its cost, its paper and its first call.
+
+    Example:
+        >>> [info.needs for info in list_methods() if info.name == "pour-d"]
+        [('forget',)]
+    """
+    return [
+        MethodInfo(
+            name=name,
+            summary=(method.__doc__ or "").strip().splitlines()[0],
+            needs=method.needs,
+            cost=method.cost,
+            paper=method.paper,
+            first_call=first_call(name),
+        )
+        for name, method in sorted(_all_methods().items())
+    ]

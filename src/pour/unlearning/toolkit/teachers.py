@@ -1,0 +1,111 @@
+"""Teachers: networks that a method compares its student with, and the distance between their answers."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pour.errors import UsageError
+from pour.models.head import find_head
+from pour.models.history import head_name
+from pour.models.projecting.projected_head import ProjectedHead, is_masked
+from pour.models.surgery import copy_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pour.training.run import Run
+    from pour.unlearning.request import Granted
+
+__all__ = ["divergence", "fresh_model", "frozen_copy", "frozen_head", "unmasked", "without_dropout"]
+
+
+def frozen_copy(model: nn.Module, run: Run) -> nn.Module:
+    """A copy in evaluation mode, on the run's device, whose weights do not train."""
+    return copy_model(model).to(run.torch_device).eval().requires_grad_(False)
+
+
+@contextlib.contextmanager
+def frozen_head(model: nn.Module) -> Iterator[None]:
+    """Keep the parameters of the head from training while the block runs."""
+    before = [(parameter, parameter.requires_grad) for parameter in find_head(model).module.parameters()]
+    for parameter, _ in before:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter, trained in before:
+            parameter.requires_grad_(trained)
+
+
+@contextlib.contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Let nothing be dropped while the block runs: a student that must match features cannot match noise.
+
+    Neither activations, those inside attention and recurrent layers included, nor whole branches (the DropPath of timm
+    and transformers, torchvision's StochasticDepth).
+    """
+    dropping = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
+    shares = [
+        (module, name, getattr(module, name))
+        for module in model.modules()
+        if isinstance(module, dropping) or _drops_branches(module)
+        for name in ("p", "drop_prob", "dropout")
+        if isinstance(getattr(module, name, None), float | int)
+    ]
+    for module, name, _ in shares:
+        setattr(module, name, 0.0)
+    try:
+        yield
+    finally:
+        for module, name, share in shares:
+            setattr(module, name, share)
+
+
+def _drops_branches(module: nn.Module) -> bool:
+    return any(kind in type(module).__name__ for kind in ("DropPath", "StochasticDepth"))
+
+
+def fresh_model(model: nn.Module, request: Granted, run: Run) -> nn.Module:
+    """A freshly initialised network of the request, drawn with the run's seed alone; ``model`` says how many scores."""
+    with run.seeded():
+        fresh = request.build()
+    found, wanted = find_head(fresh, head=head_name(model)).num_classes, find_head(model).num_classes
+    if found != wanted:
+        raise UsageError(
+            f"build= made a model with {found} scores, but the model at hand has {wanted}; build the same."
+        )
+    return fresh
+
+
+def unmasked(model: nn.Module, run: Run) -> Callable[[Tensor], Tensor]:
+    """What leaves the scores (n, C, ...) of masked classes out; where ``model`` has none, all stay as they are.
+
+    A masked class scores -1e15, beside which a product or a divergence of the other scores is nothing.
+    """
+    head = find_head(model)
+    masked: set[int] = set()
+    if isinstance(head.module, ProjectedHead) and head.module.forgotten_logit == "mask":
+        masked.update(head.module.forgotten)
+    if head.bias is not None:
+        masked.update(is_masked(head.bias).nonzero().flatten().tolist())
+    if not masked:
+        return lambda scores: scores
+    kept = torch.tensor([label for label in range(head.num_classes) if label not in masked], device=run.torch_device)
+    return lambda scores: scores.index_select(1, kept)
+
+
+def divergence(teacher: Tensor, student: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """T^2 KL(softmax(teacher / T) || softmax(student / T)), averaged over the batch, of scores (n, C, ...).
+
+    Example:
+        >>> divergence(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 2.0]])).item()
+        0.4337...
+    """
+    target = F.log_softmax(teacher.float() / temperature, dim=1)
+    answer = F.log_softmax(student.float() / temperature, dim=1)
+    return F.kl_div(answer, target, reduction="batchmean", log_target=True) * temperature**2

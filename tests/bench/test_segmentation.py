@@ -1,0 +1,489 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import pour
+import pour.bench.attempt as attempts
+import pour.bench.segmentation as segmentation
+from pour._torchvision import torchvision_works
+from pour.bench import Row, read_store
+from pour.bench.segmentation import run_scenes
+from pour.bench.segmentation_experiment import SceneExperiment, scene_experiment
+from pour.bench.segmentation_table import is_scene_store, render_scenes, scene_lines, scene_table
+from pour.bench.store import Cell, CellKey, read_cell, seal
+from pour.data import load_segmentation
+from pour.errors import DivergenceError, UsageError
+from pour.training import Recipe
+
+torchvision_works()
+pytest.importorskip("segmentation_models_pytorch")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:pour-d still"),
+    pytest.mark.filterwarnings("ignore:.*encoder alone"),
+]
+
+STEPS = {"steps": 2, "batch_size": 4, "lr": 1e-3, "optimizer": "adamw"}
+GRID = SceneExperiment(
+    name="camvid",
+    dataset="camvid",
+    architecture="smp:linknet:tu-mobilenetv3_small_050",
+    recipe=Recipe(epochs=15, batch_size=6, optimizer="adamw", lr=5e-3),
+    forget=("car", "pole"),
+    rows=(
+        Row(name="original", method=None, setting="reference", family="reference"),
+        Row(name="masked-head", method="masked-head", setting="closed form", family="control"),
+        Row(name="pour-p", method="pour-p", setting="closed form", family="paper"),
+        Row(name="pour-d", method="pour-d", setting="tuned", family="paper", options=STEPS),
+    ),
+)
+
+
+RESULTS = Path(__file__).parents[2] / "results" / "camvid"
+# One class by one method, from a network that is trained in a moment.
+SHORT = replace(GRID, recipe=GRID.recipe.change(epochs=1), forget=("car",), rows=GRID.rows[:2])
+
+
+def walked(out: Path, root: Path, **options: Any):
+    return run_scenes(options.pop("grid", GRID), out, root=root, device="cpu", pixels=100, progress=False, **options)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, small_world) -> Path:
+    out = tmp_path_factory.mktemp("bench") / "camvid"
+    outcome = walked(out, small_world)
+    assert (outcome.done, outcome.kept, outcome.failed) == (8, 0, ())
+    return out
+
+
+@pytest.fixture(scope="module")
+def short_store(tmp_path_factory, small_world) -> Path:
+    out = tmp_path_factory.mktemp("short") / "camvid"
+    assert walked(out, small_world, grid=SHORT).done == 2
+    return out
+
+
+@pytest.fixture
+def short(short_store, tmp_path) -> Path:
+    """A copy of the small store, to be changed."""
+    return shutil.copytree(short_store, tmp_path / "short")
+
+
+@pytest.fixture
+def trainings(monkeypatch) -> list[Any]:
+    """The recipes of the networks that are trained while a test runs."""
+    seen: list[Any] = []
+    real = segmentation.train_segmenter
+
+    def train_segmenter(data: Any, recipe: Any, *rest: Any, **options: Any) -> Any:
+        seen.append(recipe)
+        return real(data, recipe, *rest, **options)
+
+    monkeypatch.setattr(segmentation, "train_segmenter", train_segmenter)
+    return seen
+
+
+def rewrite(out: Path, cell: Cell, **changes: Any) -> None:
+    setup = {**cell.setup, **changes.pop("setup", {})}
+    (out / cell.key.path).write_text(seal(replace(cell, setup=setup, **changes)))
+
+
+def other_world(root: Path, out: Path, split: str) -> Path:
+    """The data folder with one image of a split made darker."""
+    changed = shutil.copytree(root, out) / "camvid" / split / "001.png"
+    Image.fromarray(np.asarray(Image.open(changed)) // 2).save(changed)
+    return out
+
+
+def test_every_cell_is_there_with_its_report_and_overlays(store) -> None:
+    cells = read_store(store)
+    assert {(cell.forgotten_names, cell.key.row) for cell in cells} == {
+        ((name,), row.name) for name in ("Car", "Pole") for row in GRID.rows
+    }
+    for cell in cells:
+        assert {"iou_r", "iou_r_rest", "iou_f", "rus_o", "cka_f_o"} <= set(cell.values)
+        report = pour.AuditReport.load((store / cell.key.path).with_suffix(".report.json"))
+        assert report.value("iou_r") == cell.values["iou_r"]["value"]
+    masked = read_cell(store, CellKey((2,), 0, "masked-head"))
+    assert masked is not None
+    assert masked.values["iou_f"]["value"] == 0
+    pictures = sorted((store / "overlays").glob("*.png"))
+    assert [picture.name for picture in pictures] == [
+        f"{name}-{row}-seed-0.png" for name in ("car", "pole") for row in ("pour-d", "pour-p")
+    ]
+    assert all(picture.stat().st_size <= 60_000 for picture in pictures)
+    facts = json.loads((store / "models" / "seed-0" / "original.json").read_text())
+    assert 0 < facts["segmentation"]["test"]["mean_iou"] <= 1
+    assert not list(store.rglob("*.resume*"))
+
+
+def test_nothing_is_done_twice_and_what_is_missing_is_made(store, small_world) -> None:
+    before = {path: path.read_bytes() for path in store.rglob("*.json")}
+    assert walked(store, small_world).done == 0
+    gone = CellKey((3,), 0, "pour-p")
+    (store / gone.path).unlink()
+    damaged = CellKey((2,), 0, "pour-d")
+    (store / damaged.path).write_text((store / damaged.path).read_text()[:50])
+    assert walked(store, small_world).done == 2
+    after = {path: path.read_bytes() for path in store.rglob("*.json")}
+    same = [path for path in before if not path.name.endswith(".run.json")]
+    assert all(before[path] == after[path] for path in same)
+
+
+def test_other_options_make_the_cell_again(store, small_world, tmp_path) -> None:
+    copy = tmp_path / "camvid"
+    shutil.copytree(store, copy)
+    rows = (*GRID.rows[:3], replace(GRID.rows[3], options={**STEPS, "steps": 3}))
+    assert walked(copy, small_world, grid=replace(GRID, rows=rows)).done == 2
+
+
+OTHERWISE = {
+    "epochs": ({"epochs": 2}, r"another recipe \(custom of 1, not custom of 2\)"),
+    "limit": ({"limit": 6}, r"another limit \(none, not 6\)"),
+    "enlarge": ({"grid": replace(SHORT, enlarge=2)}, r"another enlarge \(1, not 2\)"),
+    "rate": (
+        {"grid": replace(SHORT, recipe=SHORT.recipe.change(lr=1e-3))},
+        r"another recipe \(lr 0.005, not lr 0.001\)",
+    ),
+    "architecture": (
+        {"grid": replace(SHORT, architecture="smp:fpn:tu-mobilenetv3_small_050")},
+        r"another architecture \(smp:linknet:\S+, not smp:fpn:\S+\)",
+    ),
+}
+
+
+def all_bytes(out: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [*OTHERWISE.values(), ({"precision": "bf16"}, r"another precision \(fp32, not bf16\)")],
+    ids=[*OTHERWISE, "precision"],
+)
+def test_a_store_of_a_network_that_was_trained_otherwise_is_refused(
+    short, small_world, trainings, options, words
+) -> None:
+    before = all_bytes(short)
+    with pytest.raises(UsageError, match=f"{words}; give another folder"):
+        walked(short, small_world, **{"grid": SHORT, **options})
+    assert all_bytes(short) == before
+    assert not trainings
+    assert walked(short, small_world, grid=SHORT).done == 0
+
+
+def test_a_store_of_an_earlier_version_is_refused_by_what_its_network_says(short, small_world, tmp_path) -> None:
+    told = json.loads((short / "experiment.json").read_text())
+    del told["limit"], told["weights"]
+    (short / "experiment.json").write_text(json.dumps(told))
+    with pytest.raises(UsageError, match="another limit"):
+        walked(short, small_world, grid=SHORT, limit=6)
+    facts = short / "models" / "seed-0" / "original.json"
+    older = {name: value for name, value in json.loads(facts.read_text()).items() if name != "limit"}
+    facts.write_text(json.dumps(older))
+    # What neither says is no reason to refuse: these are the results that ship with pour.
+    assert segmentation._experiment(short, {**SHORT.to_dict(), "limit": 6, "weights": None})
+    grid = scene_experiment("camvid")
+    assert segmentation._experiment(RESULTS, {**grid.to_dict(), "limit": None, "weights": "any"})
+    with pytest.raises(UsageError, match=r"another recipe \(scenes of 100, not scenes of 1\)"):
+        segmentation._experiment(
+            RESULTS, {**replace(grid, recipe=grid.recipe.change(epochs=1)).to_dict(), "limit": None, "weights": None}
+        )
+
+
+@pytest.mark.parametrize(("options", "words"), OTHERWISE.values(), ids=[*OTHERWISE])
+def test_where_a_store_no_longer_says_whose_it_is_its_network_does(
+    short, small_world, trainings, options, words
+) -> None:
+    (short / "experiment.json").unlink()
+    before = all_bytes(short)
+    with pytest.raises(UsageError, match=words):
+        walked(short, small_world, **{"grid": SHORT, **options})
+    assert all_bytes(short) == before
+    assert walked(short, small_world, grid=SHORT).done == 0
+    assert (short / "experiment.json").is_file()
+    assert not trainings
+
+
+def test_a_network_that_was_trained_otherwise_is_not_reused(short, small_world, trainings) -> None:
+    """Not even where nothing but the file beside it says so."""
+    (short / "experiment.json").unlink()
+    facts = short / "models" / "seed-0" / "original.json"
+    before = json.loads(facts.read_text())
+    facts.write_text(json.dumps({**before, "seed": 7}))
+    assert walked(short, small_world, grid=SHORT).done == 0
+    assert len(trainings) == 1
+    assert json.loads(facts.read_text())["digest"] == before["digest"]
+    assert json.loads(facts.read_text())["seed"] == before["seed"]
+
+
+def test_other_weights_train_the_network_again(short, small_world, trainings, tmp_path) -> None:
+    start = shutil.copy(short / "models" / "seed-0" / "original.safetensors", tmp_path / "start.safetensors")
+    with pytest.raises(UsageError, match=r"another weights \(none, not \w{12}\); give another folder"):
+        walked(short, small_world, grid=SHORT, weights=start)
+    other = tmp_path / "other"
+    assert walked(other, small_world, grid=SHORT, weights=start).done == 2
+    assert walked(other, small_world, grid=SHORT, weights=start).done == 0
+    assert len(trainings) == 1
+    written = (other / "experiment.json").read_bytes()
+    with pytest.raises(UsageError, match="There is no file"):
+        walked(other, small_world, grid=SHORT, epochs=3, weights=tmp_path / "missing.safetensors")
+    assert (other / "experiment.json").read_bytes() == written
+    assert len(trainings) == 1
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_other_images_make_network_and_cells_again(short, small_world, trainings, tmp_path, split) -> None:
+    changed = other_world(small_world, tmp_path / "world", split)
+    before = read_store(short)[0].data
+    assert walked(short, changed, grid=SHORT).done == 2
+    assert len(trainings) == 1
+    assert before not in {cell.data for cell in read_store(short)}
+
+
+@pytest.mark.parametrize("damage", ["cut", "unknown", "another", "unreadable"])
+def test_a_network_that_cannot_be_trusted_is_trained_again(short, small_world, trainings, damage) -> None:
+    model = short / "models" / "seed-0" / "original.safetensors"
+    facts = json.loads(model.with_suffix(".json").read_text())
+    if damage == "cut":
+        model.write_bytes(model.read_bytes()[:1000])
+    elif damage == "unknown":
+        # As versions wrote it that took any network they found.
+        old = {"data": "camvid", **{name: facts[name] for name in ("seed", "recipe", "segmentation", "precision")}}
+        model.with_suffix(".json").write_text(json.dumps(old))
+    elif damage == "another":
+        network = pour.load(model)
+        next(network.parameters()).data.add_(1)
+        pour.save(network, model, overwrite=True)
+    else:
+        model.with_suffix(".json").write_text("[")
+    # The same training on a CPU gives the same network, to which the cells belong.
+    assert walked(short, small_world, grid=SHORT).done == 0
+    assert len(trainings) == 1
+    assert json.loads(model.with_suffix(".json").read_text())["digest"] == facts["digest"]
+
+
+def test_a_cell_in_another_precision_is_made_again_where_one_is_asked_for(short, small_world, trainings) -> None:
+    rewrite(short, read_store(short)[0], precision="bf16")
+    with pytest.raises(UsageError, match="holds results in fp32 and bf16; say with --precision"):
+        walked(short, small_world, grid=SHORT)
+    assert walked(short, small_world, grid=SHORT, precision="fp32").done == 1
+    assert {cell.precision for cell in read_store(short)} == {"fp32"}
+    assert not trainings
+
+
+def test_the_precision_is_that_of_what_is_there(short, small_world, monkeypatch) -> None:
+    for cell in read_store(short):
+        rewrite(short, cell, precision="bf16")
+    facts = short / "models" / "seed-0" / "original.json"
+    facts.write_text(json.dumps({**json.loads(facts.read_text()), "precision": "bf16"}))
+    (short / read_store(short)[0].key.path).unlink()
+    assert walked(short, small_world, grid=SHORT).done == 1
+    assert {cell.precision for cell in read_store(short)} == {"bf16"}
+
+
+@pytest.mark.filterwarnings("ignore:.*starts from random weights")
+def test_a_network_that_cannot_be_trained_claims_no_folder(small_world, tmp_path) -> None:
+    odd = pour.save(pour.build_model("resnet-digits", 10, in_channels=1), tmp_path / "odd.safetensors")
+    with pytest.raises(UsageError):
+        walked(tmp_path / "s", small_world, grid=SHORT, weights=odd)
+    assert not (tmp_path / "s" / "experiment.json").exists()
+
+
+def test_a_diverged_network_is_a_failed_cell(short, small_world, monkeypatch) -> None:
+    """Neither weights that are not finite nor an audit that refuses stop the grid; an original that fails does."""
+    real = attempts.carry_out
+
+    def broken(*given: Any) -> Any:
+        model = real(*given)
+        next(model.parameters()).data[0] = float("nan")
+        return model
+
+    grid = replace(SHORT, rows=(*SHORT.rows, replace(GRID.rows[3], name="pour-d")))
+    monkeypatch.setattr(attempts, "carry_out", broken)
+    assert walked(short, small_world, grid=grid).failed == ("pour-d, Car: The weights are not finite.",)
+    assert not list(short.glob("overlays/*"))
+    monkeypatch.undo()
+
+    def refuses(**_: Any) -> Any:
+        raise UsageError("The scores are not finite.")
+
+    monkeypatch.setattr(segmentation, "audit_segmentation", refuses)
+    (short / CellKey((2,), 0, "pour-d").path).unlink()
+    outcome = walked(short, small_world, grid=grid)
+    assert (outcome.done, outcome.failed) == (1, ("pour-d, Car: The scores are not finite.",))
+    (short / CellKey((2,), 0, "original").path).unlink()
+    with pytest.raises(UsageError, match="scores are not finite"):
+        walked(short, small_world, grid=grid)
+
+
+def test_a_class_named_twice_is_forgotten_once(short, small_world) -> None:
+    outcome = walked(short, small_world, grid=SHORT, forget=["car", "Car"], seeds=[0, 0])
+    assert (outcome.done, outcome.kept) == (0, 2)
+
+
+def test_only_what_was_asked_for(small_world, tmp_path, store) -> None:
+    shutil.copytree(store / "models", tmp_path / "s" / "models")
+    outcome = walked(tmp_path / "s", small_world, methods=["pour-p"], forget=["Road"])
+    assert outcome.done == 2
+    assert {cell.key.row for cell in read_store(tmp_path / "s")} == {"original", "pour-p"}
+    with pytest.raises(UsageError, match="has no method 'delete'"):
+        walked(tmp_path / "s", small_world, methods=["delete"])
+
+
+def test_a_method_that_diverges_does_not_take_the_rest_along(small_world, tmp_path, store, monkeypatch) -> None:
+    shutil.copytree(store / "models", tmp_path / "s" / "models")
+    real = attempts.carry_out
+
+    def carry_out(model: Any, request: Any, method: Any, run: Any) -> Any:
+        if method.name == "pour-d":
+            raise DivergenceError("The loss became NaN at step 1.")
+        return real(model, request, method, run)
+
+    monkeypatch.setattr(attempts, "carry_out", carry_out)
+    outcome = walked(tmp_path / "s", small_world, forget=["car"])
+    assert outcome.done == 4
+    assert outcome.failed == ("pour-d, Car: The loss became NaN at step 1.",)
+    lines = scene_lines(tmp_path / "s")
+    assert "failed: The loss became NaN" in render_scenes(lines, "markdown")
+
+
+def test_the_table_says_what_the_cells_do(store) -> None:
+    assert is_scene_store(store)
+    lines = scene_lines(store)
+    assert [line.row for line in lines[:4]] == ["original", "masked-head", "pour-p", "pour-d"]
+    assert [line.forgotten for line in lines] == ["Car"] * 4 + ["Pole"] * 4
+    before, masked = lines[0], lines[1]
+    cell = read_cell(store, CellKey((2,), 0, "masked-head"))
+    assert cell is not None
+    assert masked.values["iou_r"] == pytest.approx(100 * cell.values["iou_r"]["value"])
+    assert masked.changes["iou_f"] == pytest.approx(-before.values["iou_f"])
+    assert not before.changes
+    text = render_scenes(lines, "markdown")
+    assert text.splitlines()[0].startswith("| forgotten | method | IoU_r | IoU_r, rest | IoU_f |")
+    assert "RUS(o), encoder" in text
+    assert text.count("\n| ") == 9
+    rows = list(csv.DictReader(io.StringIO(render_scenes(lines, "csv"))))
+    assert float(rows[1]["iou_f"]) == 0
+    assert r"\begin{tabular}" in render_scenes(lines, "latex")
+    assert "POUR-P, logit masked" in render_scenes(lines, "rich")
+    assert scene_table(lines).row_count == 8
+    with pytest.raises(UsageError, match="format must be one of"):
+        render_scenes(lines, "html")  # type: ignore[arg-type]
+
+
+def test_the_papers_table_stands_beside_ours(store) -> None:
+    lines = scene_lines(store, against="paper")
+    paper = {line.forgotten: line for line in lines if line.published}
+    assert set(paper) == {"dog", "cat", "bicycle", "chair", "bottle"}
+    assert paper["cat"].changes["iou_r"] == pytest.approx(-7.43)
+    text = render_scenes(lines, "markdown")
+    assert "ResNet-101" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"setup": {"recipe": {"name": "scenes", "epochs": 9}}}, "differ in their recipe;"),
+        ({"setup": {"limit": 24}}, "differ in their limit;"),
+        ({"setup": {"pixels": 50}}, "differ in their pixels;"),
+        ({"setup": {"enlarge": 2}}, "differ in their enlarge;"),
+        ({"data": "other"}, "differ in their images;"),
+        ({"precision": "bf16"}, "differ in their precision;"),
+        ({"models": {"original": "other"}}, "seed 0 belong to 2 different original models"),
+    ],
+)
+def test_cells_that_do_not_belong_together_make_no_table(short, changes, words) -> None:
+    assert len(scene_lines(short)) == 2
+    rewrite(short, read_store(short)[0], **changes)
+    with pytest.raises(UsageError, match=words):
+        scene_lines(short)
+
+
+def test_a_damaged_cell_is_told(short) -> None:
+    lost = read_store(short)[-1]
+    path = short / lost.key.path
+    path.write_text(path.read_text()[:300])
+    with pytest.warns(UserWarning, match=rf"Damaged cells are left out \(1\), such as .*{lost.key.row}.json"):
+        assert len(scene_lines(short)) == 1
+
+
+def test_seeds_have_networks_of_their_own(short) -> None:
+    for cell in read_store(short):
+        other = replace(cell, setup={**cell.setup, "seed": 1}, models={"original": "other"})
+        (short / other.key.path).parent.mkdir(parents=True, exist_ok=True)
+        (short / other.key.path).write_text(seal(other))
+    assert {line.seeds for line in scene_lines(short)} == {2}
+
+
+def test_notes_stand_under_the_table(short) -> None:
+    for cell in read_store(short):
+        for label, name in ((2, "Car"), (3, "Pole")):
+            changed = replace(
+                cell, forgotten_names=(name,), note="" if cell.key.row == "original" else "rate of a guess"
+            )
+            changed = replace(changed, setup={**cell.setup, "forgotten": [label]})
+            (short / changed.key.path).parent.mkdir(parents=True, exist_ok=True)
+            (short / changed.key.path).write_text(seal(changed))
+    lines = scene_lines(short)
+    assert [line.note for line in lines] == ["", "rate of a guess"] * 2
+    sentence = "Masked head (control): rate of a guess."
+    assert render_scenes(lines, "markdown").splitlines()[-1] == sentence
+    for format in ("markdown", "latex", "rich"):
+        assert render_scenes(lines, format).count(sentence) == 1
+    assert f"\n% {sentence}\n" in render_scenes(lines, "latex")
+
+
+def test_the_papers_setting_differs_only_from_other_data(short) -> None:
+    words = "The network, data and image size differ"
+    text = render_scenes(scene_lines(short, against="paper"), "markdown")
+    assert text.count(words) == text.count("paper: POUR on Pascal VOC 2012") == 1
+    assert words not in render_scenes(scene_lines(short), "markdown")
+    for cell in read_store(short):
+        rewrite(short, cell, setup={"dataset": "voc2012"})
+    text = render_scenes(scene_lines(short, against="paper"), "markdown")
+    assert words not in text
+    assert "paper: POUR on Pascal VOC 2012" in text
+
+
+def test_what_was_measured_is_still_read() -> None:
+    lines = scene_lines(RESULTS)
+    assert len(lines) == 35
+    text = render_scenes(lines, "markdown")
+    assert text.endswith("\nPOUR-D: rate chosen on car and 60 test images, with a network of 9 epochs.\n")
+
+
+def test_only_camvid_says_that_the_rate_was_chosen_on_it() -> None:
+    notes = {name: {row.name: row.note for row in scene_experiment(name).rows} for name in ("camvid", "voc2012")}
+    assert notes["camvid"]["pour-d"].startswith("rate chosen on car and 60 test images")
+    assert notes["voc2012"]["pour-d"].startswith("not tuned on this data")
+    assert {name for name, note in notes["camvid"].items() if note} == {"pour-d"}
+    assert [row.resolved() for row in scene_experiment("camvid").rows] == [
+        row.resolved() for row in scene_experiment("voc2012").rows
+    ]
+
+
+def test_our_experiments_name_what_is_there(small_world) -> None:
+    camvid = scene_experiment("camvid")
+    assert camvid.forget == ("car", "pedestrian", "bicyclist", "fence", "pole")
+    assert {row.method for row in camvid.rows} >= {"pour-p", "pour-d", "masked-head"}
+    for row in camvid.rows:
+        row.resolved()
+    assert scene_experiment("voc2012").architecture == "smp:deeplabv3plus:resnet101"
+    with pytest.raises(UsageError, match="no segmentation experiment"):
+        scene_experiment("cityscapes")
+    assert load_segmentation("camvid", small_world).classes == ("Sky", "Road", "Car", "Pole")
+
+
+def test_a_folder_of_another_experiment_is_refused(store, small_world) -> None:
+    with pytest.raises(UsageError, match="holds results of camvid"):
+        walked(store, small_world, grid=replace(GRID, name="voc2012"))

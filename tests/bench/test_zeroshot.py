@@ -1,0 +1,361 @@
+"""The zero-shot experiment: training, cells, resuming, tables, bars and the commands around it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dual_families as families
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from command_line import here, process
+
+import pour
+import pour.bench.zeroshot as zeroshot
+import pour.bench.zeroshot_models as zeroshot_models
+from pour.bench import export_store, import_store, render
+from pour.bench.store import read_store, seal
+from pour.bench.zeroshot import ROWS, run_zero_shot
+from pour.bench.zeroshot_table import draw_zero_shot, is_zero_shot_store, save_bars, zero_shot_table
+from pour.data.dataset import ImageDataset, ImageSplit
+from pour.errors import UsageError
+from pour.models import CAPTIONS, PROMPTS, TextTable, ZeroShotClassifier
+from pour.models.clip.texts import prompts_of
+from pour.training import get_recipe
+
+WIDTH = 48
+DIGITS = [str(digit) for digit in range(10)]
+FORGET = ["3", "8"]
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stand-ins for a sentence encoder's embeddings: a common part, one of the class, a little of the template."""
+    numbers = torch.Generator().manual_seed(0)
+    common, classes = torch.randn(WIDTH, generator=numbers), torch.randn(10, WIDTH, generator=numbers)
+    templates = (*CAPTIONS, *PROMPTS)
+    noise = 0.2 * torch.randn(len(templates), 10, WIDTH, generator=numbers)
+    rows = F.normalize((0.8 * common + classes + noise).flatten(0, 1), dim=1)
+    return TextTable(tuple(prompts_of(DIGITS, templates)), rows, "random").save(
+        tmp_path_factory.mktemp("text") / "digits.npz"
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Path:
+    out = tmp_path_factory.mktemp("zeroshot") / "runs"
+    outcome = run(out, text_file)
+    assert (outcome.done, outcome.kept) == (12, 0)
+    return out
+
+
+def run(out: Path, text_file: Path, **options: object) -> pour.bench.Outcome:
+    settings = {
+        "arch": "clip-resnet-digits",
+        "data": "digits",
+        "transfer": "digits",
+        "text": text_file,
+        "forget": FORGET,
+        "recipe": get_recipe("digits").change(epochs=6),
+        "device": "cpu",
+        "progress": False,
+    }
+    return run_zero_shot(out, **{**settings, **options})
+
+
+def test_the_encoder_learns_and_forgets_by_text(store: Path) -> None:
+    cells = {(cell.key.forget, cell.key.row): cell for cell in read_store(store)}
+    assert set(cells) == {(forget, row) for forget in ((3,), (8,), (3, 8)) for row in ROWS}
+    for (forget, row), cell in cells.items():
+        values = {name: reading["value"] for name, reading in cell.values.items()}
+        assert values["acc_r_before"] > 0.85
+        assert values["fold_gap"] < 1e-5
+        if row == "random":
+            assert values["acc_f"] > 0.5 * values["acc_f_before"]
+        elif row == "specific":
+            assert values["fall"] >= 0.7, (forget, row, values)
+        if row != "random":
+            assert values["acc_r"] > values["acc_r_before"] - 0.02
+        # The transfer set is the same data, so that its accuracy is that of all classes.
+        size = sum(cell.answers)
+        counts = json.loads((store / cell.key.path).with_suffix(".report.json").read_text())
+        assert values["transfer"] == pytest.approx(sum(counts["after"]) / sum(counts["images"]))
+        assert values["acc_f"] == pytest.approx(sum(counts["after"][label] for label in forget) / size)
+        assert size == sum(counts["images"][label] for label in forget)
+
+
+def test_the_stored_cells_are_what_the_saved_model_gives(store: Path) -> None:
+    model = pour.load(store / "models" / "seed-0" / "original.safetensors")
+    assert isinstance(model, ZeroShotClassifier)
+    split = pour.load_dataset("digits").splits["test"]
+    images = torch.from_numpy(split.images).permute(0, 3, 1, 2).float() / 255
+    texts = TextTable.load(next(store.parent.parent.glob("text*/digits.npz")))
+    folded = pour.fold(pour.models.forget_concepts(model, "a photo of a 8.", encode=texts, direction="text"))
+    with torch.no_grad():
+        answers = folded.eval()(images).argmax(dim=1).numpy()
+    own = split.labels == 8
+    cell = next(cell for cell in read_store(store) if (cell.key.forget, cell.key.row) == ((8,), "text"))
+    assert cell.values["acc_f"]["value"] == pytest.approx((answers[own] == 8).mean())
+    assert cell.values["acc_r"]["value"] == pytest.approx((answers == split.labels)[~own].mean())
+    assert np.array_equal(np.bincount(answers[own], minlength=10), cell.answers)
+
+
+def test_a_second_run_makes_only_what_is_missing(store: Path, text_file: Path) -> None:
+    path = store / "cells" / "forget-3" / "seed-0" / "specific.json"
+    before = path.read_text()
+    path.write_text(before[:100])
+    outcome = run(store, text_file)
+    assert (outcome.done, outcome.kept) == (1, 11)
+    assert path.read_text() == before
+    with pytest.raises(UsageError, match="no row 'odd'"):
+        run(store, text_file, rows=["odd"])
+
+
+@pytest.fixture
+def copy(store: Path, tmp_path: Path) -> Path:
+    """A copy of the store, to be changed."""
+    return shutil.copytree(store, tmp_path / "copy")
+
+
+def darker(name: str, root: Path | None = None) -> ImageDataset:
+    """The dataset with one test image made darker."""
+    dataset = pour.load_dataset(name, root)
+    test = dataset.splits["test"]
+    images = test.images.copy()
+    images[0] //= 2
+    splits = {**dataset.splits, "test": ImageSplit(images, test.labels)}
+    return ImageDataset(name=dataset.name, classes=dataset.classes, splits=splits, info=dataset.info)
+
+
+@pytest.mark.parametrize("module", [zeroshot_models, zeroshot], ids=["tested", "transfer"])
+def test_other_images_make_the_cells_again(
+    copy: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch, module: Any
+) -> None:
+    before = {(cell.data, cell.models["original"]) for cell in read_store(copy)}
+    monkeypatch.setattr(module, "load_dataset", darker)
+    outcome = run(copy, text_file)
+    assert (outcome.done, outcome.kept) == (12, 0)
+    after = {(cell.data, cell.models["original"]) for cell in read_store(copy)}
+    assert len(before) == len(after) == 1
+    # The training images are the same, and so is the encoder.
+    assert before != after
+    assert {original for _, original in before} == {original for _, original in after}
+    assert run(copy, text_file).kept == 12
+
+
+def test_a_cell_in_another_precision_is_made_again_where_one_is_asked_for(copy: Path, text_file: Path) -> None:
+    cell = read_store(copy)[0]
+    (copy / cell.key.path).write_text(seal(replace(cell, precision="bf16")))
+    with pytest.raises(UsageError, match="holds results in fp32 and bf16; say with --precision"):
+        run(copy, text_file)
+    assert run(copy, text_file, precision="fp32").done == 1
+    with pytest.raises(UsageError, match=r"another precision \(fp32, not bf16\); give another folder"):
+        run(copy, text_file, precision="bf16")
+
+
+def test_a_store_of_another_recipe_or_encoder_is_refused(copy: Path, text_file: Path) -> None:
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    for options, words in (
+        ({"recipe": get_recipe("digits").change(epochs=1)}, r"another recipe \(digits of 6, not digits of 1\)"),
+        ({"arch": "clip-resnet18"}, "another architecture"),
+    ):
+        with pytest.raises(UsageError, match=f"{words}.*; give another folder"):
+            run(copy, text_file, **options)
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+    told = json.loads((copy / "experiment.json").read_text())
+    del told["recipe"]
+    (copy / "experiment.json").write_text(json.dumps(told))
+    with pytest.raises(UsageError, match="another recipe"):
+        run(copy, text_file, recipe=get_recipe("digits").change(epochs=1))
+    assert run(copy, text_file).kept == 12
+
+
+def test_the_results_that_ship_with_pour_are_of_the_default_command() -> None:
+    models = zeroshot_models.ZeroShotModels(
+        out=Path(__file__).parents[2] / "results" / "zeroshot", arch="clip-resnet18", data="cifar100", root=None,
+        recipe=get_recipe("fast"), text=None, names={}, device="cpu", precision=None, progress=False,
+    )  # fmt: skip
+    assert zeroshot._experiment(models, ((0,),), ROWS)["recipe"]["epochs"] == 60
+    with pytest.raises(UsageError, match=r"another recipe \(fast of 60, not fast of 1\)"):
+        zeroshot._experiment(replace(models, recipe=get_recipe("fast").change(epochs=1)), ((0,),), ROWS)
+
+
+def test_a_concept_named_twice_is_forgotten_once(copy: Path, text_file: Path) -> None:
+    outcome = run(copy, text_file, forget=["3", 3, "8"], seeds=(0, 0))
+    assert (outcome.done, outcome.kept) == (0, 12)
+
+
+def test_a_store_of_another_experiment_is_refused(tmp_path: Path, text_file: Path) -> None:
+    (tmp_path / "experiment.json").write_text('{"name": "cifar10"}')
+    with pytest.raises(UsageError, match="holds results of cifar10"):
+        run(tmp_path, text_file)
+
+
+def test_the_table_has_means_and_every_concept(store: Path) -> None:
+    assert is_zero_shot_store(store)
+    table = zero_shot_table(store, against="paper")
+    labels = [row.label for row in table.rows]
+    assert labels[:8] == ["each of 2"] * 4 + ["2 at once"] * 4
+    assert {"3", "8", "goldfish", "bison"} <= set(labels)
+    mean = table.rows[0].entries["acc_f_before"].mean
+    single = [row.entries["acc_f_before"].mean for row in table.rows if row.label in FORGET and "text" in row.setting]
+    assert mean == pytest.approx(sum(single) / 2)
+    paper = next(row for row in table.rows if row.label == "goldfish")
+    assert paper.published
+    assert paper.entries["acc_r_change"].mean == pytest.approx(1.87)
+    for format in ("rich", "markdown", "latex", "csv"):
+        assert "bison" in render(table, format)
+    assert "differ by at most" in render(table, "markdown")
+
+
+def test_a_damaged_cell_is_told(copy: Path) -> None:
+    path = copy / read_store(copy)[0].key.path
+    path.write_text(path.read_text()[:300])
+    assert any(note.startswith("Damaged cells are left out (1)") for note in zero_shot_table(copy).notes)
+
+
+def test_every_joint_request_has_lines_of_its_own(copy: Path, text_file: Path) -> None:
+    run(copy, text_file, forget=["1", "7"], rows=["text", "specific"])
+    run(copy, text_file, forget=["1", "7", "8"], rows=["text"])
+    table = zero_shot_table(copy)
+    joint = [row for row in table.rows if "at once" in row.label]
+    assert [(row.label, row.setting) for row in joint] == [
+        ("2 at once: 1, 7", "text (paper)"),
+        ("2 at once: 1, 7", "specific"),
+        *(("2 at once: 3, 8", setting) for setting in ("text (paper)", "specific", "centred", "random (control)")),
+        ("3 at once", "text (paper)"),
+    ]
+    cells = {(cell.key.forget, cell.key.row): cell for cell in read_store(copy)}
+    for row, key in ((joint[0], (1, 7)), (joint[2], (3, 8)), (joint[6], (1, 7, 8))):
+        assert row.entries["acc_f_before"].n == 1
+        assert row.entries["acc_f_before"].mean == pytest.approx(
+            100 * cells[key, "text"].values["acc_f_before"]["value"]
+        )
+    assert len({row.name for row in table.rows}) == len(table.rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"setup": {"recipe": {"name": "fast"}}}, "differ in their recipe;"),
+        ({"setup": {"transfer": None}}, "differ in their transfer;"),
+        ({"setup": {"text": "other"}}, "differ in their text;"),
+        ({"data": "other"}, "differ in their images;"),
+        ({"precision": "bf16"}, "differ in their precision;"),
+        ({"models": {"original": "other", "retrained": "", "ceiling": ""}}, "2 different original models"),
+    ],
+)
+def test_cells_that_do_not_belong_together_make_no_table(copy: Path, changes: dict[str, Any], words: str) -> None:
+    cell = next(cell for cell in read_store(copy) if (cell.key.forget, cell.key.row) == ((3,), "text"))
+    setup = {**cell.setup, **changes.get("setup", {})}
+    (copy / cell.key.path).write_text(seal(replace(cell, **{**changes, "setup": setup})))
+    for show in (zero_shot_table, lambda out: draw_zero_shot(out, row="text"), save_bars):
+        with pytest.raises(UsageError, match=words):
+            show(copy)
+    assert draw_zero_shot(copy, row="specific")
+
+
+def test_what_was_measured_is_still_read() -> None:
+    table = zero_shot_table(Path(__file__).parents[2] / "results" / "zeroshot")
+    assert [row.label for row in table.rows[:8]] == ["each of 10"] * 4 + ["10 at once"] * 4
+
+
+def test_the_bars_show_each_concept(store: Path) -> None:
+    figure = draw_zero_shot(store, row="text")
+    assert "points on its own classes" in figure.get_label()
+    assert len(save_bars(store)) == 2 * len(ROWS)
+    with pytest.raises(UsageError, match="no results of the row"):
+        draw_zero_shot(store, seed=9)
+
+
+def test_results_travel_without_their_models(store: Path, tmp_path: Path) -> None:
+    assert export_store(store, tmp_path / "cells.tar") == 12
+    assert import_store(tmp_path / "cells.tar", tmp_path / "there") == 12
+    assert zero_shot_table(tmp_path / "there") == zero_shot_table(store)
+    assert draw_zero_shot(tmp_path / "there").get_label() == draw_zero_shot(store).get_label()
+
+
+@pytest.mark.slow
+def test_the_commands_from_training_to_the_audit(tmp_path: Path, text_file: Path) -> None:
+    original, forgotten, by_class = (tmp_path / f"{name}.safetensors" for name in ("o", "f", "c"))
+    common = ("--device", "cpu", "--quiet")
+    done = process(
+        "train", "--data", "digits", "--arch", "clip-resnet-digits", "--text", text_file, "--epochs", 6, "--out",
+        original, *common,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    done = process(
+        "unlearn", original, "--concept", "a photo of a 3", "--text", text_file, "--concept-part", "specific", "--fold",
+        "--out", forgotten, "--quiet",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    history = json.loads(here("history", forgotten, "--json").stdout)
+    assert [record["method"] for record in history] == ["pour-p", "fold"]
+    assert history[0]["options"]["concepts"] == ["a photo of a 3"]
+    done = process("unlearn", original, "--method", "pour-p", "--forget", "3", "--out", by_class, *common)
+    assert done.returncode == 0, done.stderr
+    for file in (forgotten, by_class):
+        done = process("audit", original, file, "--forget", "3", "--data", "digits", "--json", "--device", "cpu")
+        assert done.returncode == 0, done.stderr
+        values = pour.AuditReport.from_dict(json.loads(done.stdout)).values()
+        assert values["acc_f"] <= 0.2
+        assert values["acc_r"] > 0.85
+    for arguments, sentence in (
+        (("unlearn", original, "--out", tmp_path / "x"), "--forget (a class) or --concept (words)"),
+        (
+            ("unlearn", original, "--concept", "a zebra", "--text", text_file, "--out", tmp_path / "x"),
+            "has no text 'a zebra'",
+        ),
+    ):
+        done = here(*arguments)
+        assert done.returncode == 2
+        assert sentence in done.stderr
+
+
+@pytest.mark.slow
+def test_a_pretrained_clip_and_a_folder_of_images_from_one_command(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    model = families.hf_clip()
+    model.save_pretrained(tmp_path / "clip")
+    families.save_tokenizer(tmp_path / "clip")
+    numbers = np.random.default_rng(0)
+    for name in ("n1", "n2", "n3", "n4"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for index in range(6):
+            pixels = numbers.integers(0, 255, (40, 50, 3), dtype=np.uint8)
+            pillow.fromarray(pixels).save(tmp_path / "images" / name / f"{index}.png")
+    (tmp_path / "names.txt").write_text("n1 cat\nn2 dog\nn3 red fish\nn4 ship\n")
+    out = tmp_path / "runs"
+    command = (
+        "bench", "zeroshot", "--arch", f"hf:{tmp_path / 'clip'}", "--data", f"folder:{tmp_path / 'images'}@32",
+        "--names", tmp_path / "names.txt", "--forget", "cat", "--forget", "red fish", "--out", out, "--device", "cpu",
+    )  # fmt: skip
+    done = process(*command)
+    assert done.returncode == 0, done.stderr
+    assert "12 cells made, 0 were there" in done.stdout
+    assert "red fish" in done.stdout
+    assert "0 cells made, 12 were there" in process(*command).stdout
+    cells = read_store(out)
+    # Every image of a plain folder is tested: nothing is trained.
+    assert {sum(cell.answers) for cell in cells if cell.key.forget == (0,)} == {6}
+    assert all(cell.values["fold_gap"]["value"] < 1e-5 for cell in cells)
+    assert (out / "figures" / "changes-specific-dark.svg").is_file()
+    printed = here("table", out, "--format", "markdown", "--against", "paper")
+    assert "European fire salamander" in printed.stdout
+
+
+def test_wrong_use_is_said_in_a_sentence(tmp_path: Path) -> None:
+    for arch, match in (
+        ("resnet18", "names no dual encoder"),
+        (f"hf:{tmp_path / 'nothing'}", "cannot open"),
+    ):
+        with pytest.raises(UsageError, match=match):
+            run_zero_shot(tmp_path / "runs", arch=arch, data="digits", transfer=None, forget=["3"], progress=False)
+    assert not (tmp_path / "runs" / "experiment.json").exists()
+    with pytest.raises(UsageError, match="no class of digits"):
+        run_zero_shot(tmp_path / "other", data="digits", names={"x": "y"}, progress=False)

@@ -1,0 +1,75 @@
+"""Cells made up for tests of the store and the tables, and a grid that takes seconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pour.bench import Cell, Experiment, Row, get_experiment
+from pour.bench.compute_cell import cell_setup
+from pour.bench.experiments import benchmark_rows
+from pour.bench.store import write_cell
+from pour.bench.store_identity import write_experiment
+from pour.unlearning import get_method
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REFERENCE_ROWS = benchmark_rows("digits", only=())
+
+
+def small_grid(**changes: Any) -> Experiment:
+    """Six cells of a network that is hardly trained."""
+    rows = (
+        *REFERENCE_ROWS,
+        Row(name="pour-p", method="pour-p", setting="closed form", family="paper"),
+        Row(name="delete-tuned", method="delete", setting="tuned", family="paper", options={"steps": 2, "lr": 1e-3}),
+        Row(name="masked-head", method="masked-head", setting="closed form", family="control"),
+    )
+    digits = get_experiment("digits")
+    base: dict[str, Any] = {"recipe": digits.recipe.change(epochs=2), "rows": rows, "seeds": (0,)}
+    return replace(digits, **(base | changes))
+
+
+def table_grid(dataset: str = "cifar10", **changes: Any) -> Experiment:
+    """An experiment whose cells are never computed, and whose methods nobody has tuned."""
+    only = ("finetune", "delete", "pour-p", "pour-d", "masked-head", "sure")
+    rows = benchmark_rows(dataset, only=only, architecture="a network that nothing was tuned on")
+    return replace(get_experiment("cifar10"), name=dataset, dataset=dataset, rows=rows, **changes)
+
+
+def made_up(
+    experiment: Experiment,
+    row: str,
+    *,
+    seed: int = 0,
+    forget: tuple[int, ...] = (0,),
+    values: dict[str, float] | None = None,
+    models: str = "a",
+    **changes: Any,
+) -> Cell:
+    found = next(entry for entry in experiment.rows if entry.name == row)
+    from pour.bench import CellKey
+
+    facts: dict[str, Any] = {
+        "setup": cell_setup(experiment, found, CellKey(forget, seed, row)),
+        "models": {role: f"{role} {models} {seed}" for role in ("original", "retrained", "ceiling")},
+        "data": "images",
+        "precision": "fp32",
+        "versions": {"pour": "0"},
+        "family": found.family,
+        "needs": () if found.method is None else get_method(found.method).needs,
+        "note": found.note,
+        "forgotten_names": ("airplane",),
+        "values": {
+            name: {"value": value, "low": None, "high": None, "debiased": None, "n": 10}
+            for name, value in (values or {}).items()
+        },
+    }
+    return Cell(**(facts | changes))
+
+
+def keep(out: Path, experiment: Experiment, *cells: Cell) -> None:
+    write_experiment(out, experiment)
+    for cell in cells:
+        write_cell(out, cell, {"seconds": 1.0}, "{}\n")

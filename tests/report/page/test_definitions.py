@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import dataclasses
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from pour.auditing.verdict import _MEASURES, measure_of
+from pour.geometry.collapse import NeuralCollapse, neural_collapse
+from pour.report.page.definitions import DEFINITIONS, base_name, definitions_of, title_of
+from pour.report.page.mathml import mathml
+
+
+def test_every_metric_of_an_audit_has_a_definition() -> None:
+    assert set(_MEASURES) <= set(DEFINITIONS)
+
+
+def test_every_collapse_measure_that_a_report_states_has_a_definition() -> None:
+    counts = {"num_classes", "num_samples"}
+    assert {field.name for field in dataclasses.fields(NeuralCollapse)} - counts <= set(DEFINITIONS)
+    labels = torch.arange(30) % 3
+    measured = neural_collapse(torch.randn(30, 5), labels, torch.randn(3, 5)).to_dict()
+    assert {name for name in measured if base_name(name) is None} == counts
+
+
+def test_nothing_is_defined_that_does_not_exist() -> None:
+    known = set(_MEASURES) | {field.name for field in dataclasses.fields(NeuralCollapse)}
+    assert set(DEFINITIONS) <= known
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_sentences_end_and_formulas_are_well_formed(name: str) -> None:
+    definition = DEFINITIONS[name]
+    assert definition.sentence.endswith(".")
+    root = ElementTree.fromstring(str(definition.formula))
+    assert root.tag == "math"
+    assert len("".join(root.itertext())) > 5
+
+
+@pytest.mark.parametrize("name", _MEASURES)
+@pytest.mark.parametrize("suffix", ["", "_train", "_external"])
+def test_a_suffix_leads_to_the_same_definition(name: str, suffix: str) -> None:
+    assert base_name(name + suffix) == name
+    assert base_name(f"raw.{name}{suffix}") == name
+    assert title_of(name + suffix) == measure_of(name + suffix).title
+
+
+def test_only_what_is_used_is_listed_once() -> None:
+    assert list(definitions_of(["nc1_train", "acc_r", "nc1", "unheard of"])) == ["acc_r", "nc1"]
+
+
+def test_mathml_structure() -> None:
+    assert str(mathml(r"\frac{a}{2}")) == (
+        '<math display="block"><mfrac><mrow><mi>a</mi></mrow><mrow><mn>2</mn></mrow></mfrac></math>'
+    )
+    assert "<msubsup><mi>x</mi><mi>i</mi><mn>2</mn></msubsup>" in mathml("x_i^2")
+    assert mathml("x^2_i") == mathml("x_i^2")
+    assert "<mo>\u2212</mo>" in mathml("a - b")
+    assert "<mo>&lt;</mo>" in mathml("a < b")
+    assert "<munder><mo>∑</mo>" in mathml(r"\sum_{i} x_i")
+
+
+@pytest.mark.parametrize("broken", ["{a", "a}", "x_", r"\frac{a}"])
+def test_a_broken_formula_is_refused(broken: str) -> None:
+    with pytest.raises(ValueError, match="formula"):
+        mathml(broken)
