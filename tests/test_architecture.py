@@ -1,0 +1,70 @@
+"""The rooms of docs/architecture.md, and the order in which they import each other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "pour"
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+ROOMS = re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE)
+
+
+def imported_rooms(source: str) -> list[tuple[int, str]]:
+    """Return the line and the room of every import of pour in ``source``."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module == "pour":
+            modules = [f"pour.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules = [node.module]
+        elif isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        else:
+            continue
+        parts = [module.split(".") for module in modules]
+        found += [(node.lineno, part[1]) for part in parts if part[0] == "pour" and part[1:2] and part[1] in ROOMS]
+    return found
+
+
+def test_the_page_names_every_room() -> None:
+    assert sorted(ROOMS) == sorted(file.parent.name for file in SOURCE.glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_from_rooms_above_it(room: str) -> None:
+    files = sorted((SOURCE / room).rglob("*.py"))
+    assert files
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line} imports {other}"
+        for file in files
+        for line, other in imported_rooms(file.read_text(encoding="utf-8"))
+        if ROOMS.index(other) > ROOMS.index(room)
+    ]
+    assert not wrong
+
+
+def test_an_import_against_the_order_is_found() -> None:
+    source = "import torch\nfrom pour import bench\ndef f():\n    import pour.cli.flags\n    from pour.data import Splits\n"
+    assert imported_rooms(source) == [(2, "bench"), (4, "cli"), (5, "data")]
+
+
+def test_every_file_that_the_page_names_exists() -> None:
+    rooms = "|".join(ROOMS)
+    paths = re.findall(rf"`((?:{rooms})/[\w/]+\.py)`", PAGE)
+    assert len(paths) > 15
+    assert not [path for path in paths if not (SOURCE / path).exists()]
+
+
+def test_a_method_is_a_file_of_its_name() -> None:
+    """The registry imports the module of a method by the method's name."""
+    from pour.unlearning import get_method
+
+    for file in sorted((SOURCE / "methods").glob("[!_]*.py")):
+        name = file.stem.replace("_", "-")
+        assert get_method(name).name == name
+        assert get_method(name).__module__ == f"pour.methods.{file.stem}"
