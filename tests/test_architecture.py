@@ -49,7 +49,7 @@ def test_a_room_imports_only_from_rooms_above_it(room: str) -> None:
 
 
 def test_an_import_against_the_order_is_found() -> None:
-    source = "import torch\nfrom pour import bench\ndef f():\n    import pour.cli.flags\n    from pour.data import Splits\n"
+    source = "import torch\nfrom pour import bench\ndef f():\n import pour.cli.flags\n from pour.data import Splits\n"
     assert imported_rooms(source) == [(2, "bench"), (4, "cli"), (5, "data")]
 
 

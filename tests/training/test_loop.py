@@ -383,8 +383,7 @@ def test_cudnn_measures_its_algorithms_for_large_batches_alone():
     model = nn.Linear(2, 2)
     run = quiet()
     optimizer = make_optimizer({1.0: list(model.parameters())}, get_recipe("fast"), run.torch_device)
-    fabric = run.fabric()
-    step = TrainingStep(fabric, *fabric.setup(model, optimizer), objective, clip=None, graph=False)
+    step = TrainingStep(run, model, optimizer, objective, clip=None, graph=False)
     with torch.backends.cudnn.flags(enabled=True, benchmark=True):
         for size in (4, 4, 3, 4, 5, 4):
             step(torch.ones(size, 2))
@@ -392,6 +391,27 @@ def test_cudnn_measures_its_algorithms_for_large_batches_alone():
     assert searched == [(4, True), (4, True), (3, False), (4, True), (5, True), (4, False)]
     step(torch.ones(6, 2))
     assert searched[-1] == (6, False), "asked for by nobody"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_losses_are_computed_in_float32(precision):
+    """Under bf16 the layers compute in bf16, and the objective gets their scores as float32."""
+    inside, scores = [], []
+
+    def objective(model, images, labels):
+        output = model(images)
+        scores.append(output.dtype)
+        return nn.functional.cross_entropy(output, labels)
+
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model[0].register_forward_hook(lambda *parts: inside.append(parts[-1].dtype))
+    batches = [(torch.rand(4, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1]))]
+    run = Run(device="cpu", precision=precision, progress=False)
+    fit(model, batches, get_recipe("fast").change(epochs=1), run, objective=objective)
+    assert inside == [torch.float32 if precision == "fp32" else torch.bfloat16]
+    assert scores == [torch.float32]
+    assert model[1].weight.dtype == torch.float32
+    assert not model._forward_hooks
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 1.5, "1"])

@@ -169,11 +169,8 @@ def fit(
     if compile is None:
         images_to_come = (total - done) * getattr(epochs, "batch_size", 0)
         compile = on_gpu and images_to_come >= _IMAGES_WORTH_COMPILING
-    fabric = run.fabric()
-    wrapped, fabric_optimizer = fabric.setup(torch.compile(model) if compile is True else model, optimizer)
-    step = TrainingStep(
-        fabric, wrapped, fabric_optimizer, objective, clip=recipe.clip, graph=on_gpu if graph is None else graph
-    )
+    network = cast("nn.Module", torch.compile(model)) if compile is True else model
+    step = TrainingStep(run, network, optimizer, objective, clip=recipe.clip, graph=on_gpu if graph is None else graph)
     set_training_mode(model, batch_norm)
     with (
         run.seeded(),
@@ -225,9 +222,7 @@ def _run_epochs(
             if done == total:
                 break
             step.set_learning_rate(reader.rate(done))
-            moved = [
-                part.to(run.torch_device, non_blocking=True) if isinstance(part, Tensor) else part for part in batch
-            ]
+            moved = [_moved(part, run.torch_device) for part in batch]
             reader.add(_taken(step, moved))
             log.images += len(moved[0])
             done += 1
@@ -245,6 +240,13 @@ def _run_epochs(
             last_save = time.perf_counter()
     # Batches may run out before the last step, where a method stops early; their losses are judged all the same.
     reader.read()
+
+
+def _moved(part: Any, device: torch.device) -> Any:
+    """Return a part of a batch on ``device``, numbers of another precision as float32."""
+    if not isinstance(part, Tensor):
+        return part
+    return part.to(device, torch.float32 if part.is_floating_point() else part.dtype, non_blocking=True)
 
 
 def _taken(step: TrainingStep, batch: list[Any]) -> Tensor:

@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING, Literal, SupportsIndex, get_args
 
 import torch
 
-from pour._fabric import fabric_class
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lightning_fabric import Fabric
     from torch import nn
 
 __all__ = ["Precision", "Run", "resolve_device"]
 
 Precision = Literal["fp32", "bf16"]
 _SEEDS = 2**63
-_FABRIC_PRECISION = {"fp32": "32-true", "bf16": "bf16-mixed"}
 
 
 def resolve_device(device: str | torch.device | None = None) -> torch.device:
@@ -101,11 +98,9 @@ class Run:
         """Keep the options that a method chose."""
         self.choices.update(options)
 
-    def fabric(self) -> Fabric:
-        """Lightning Fabric for this device and precision."""
-        device = self.torch_device
-        where = [device.index or 0] if device.type == "cuda" else 1
-        return fabric_class()(accelerator=device.type, devices=where, precision=_FABRIC_PRECISION[str(self.precision)])
+    def autocast(self) -> torch.autocast:
+        """Return a context whose operations compute in the run's precision."""
+        return torch.autocast(self.torch_device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16")
 
     @contextlib.contextmanager
     def seeded(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,10 @@ from pour.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from lightning_fabric import Fabric
-
     from pour.training.recipes import Recipe
+    from pour.training.run import Run
 
-__all__ = ["TrainingStep", "make_optimizer", "trainable"]
+__all__ = ["TrainingStep", "float32_outputs", "make_optimizer", "trainable"]
 
 # Steps run one kernel at a time before capture: they compile, choose algorithms and make the optimiser's buffers.
 _STEPS_BEFORE_CAPTURE = 3
@@ -65,6 +65,27 @@ def make_optimizer(
     )
 
 
+@contextlib.contextmanager
+def float32_outputs(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
+    """Convert the outputs of ``model`` to float32 inside the block, so that losses are computed in float32."""
+    handle = model.register_forward_hook(lambda _module, _inputs, output: _as_float32(output)) if enabled else None
+    try:
+        yield
+    finally:
+        if handle is not None:
+            handle.remove()
+
+
+def _as_float32(output: Any) -> Any:
+    if isinstance(output, Tensor):
+        return output.float() if output.is_floating_point() else output
+    if isinstance(output, MutableMapping):
+        for name, value in output.items():
+            output[name] = _as_float32(value)
+        return output
+    return tuple(map(_as_float32, output)) if type(output) is tuple else output
+
+
 _Kind = tuple[tuple[torch.Size, torch.dtype], ...]
 
 
@@ -88,9 +109,9 @@ class TrainingStep:
     recording of each, and so have the last batches of its epochs.
 
     Args:
-        fabric: device and precision.
-        model: as set up by fabric.
-        optimizer: as set up by fabric.
+        run: Device and precision.
+        model: Network on the run's device.
+        optimizer: Optimiser from :func:`make_optimizer`.
         objective: ``objective(model, *batch)`` gives the loss.
         clip: the largest norm of the gradient.
         graph: capture the step.
@@ -98,15 +119,15 @@ class TrainingStep:
 
     def __init__(
         self,
-        fabric: Fabric,
+        run: Run,
         model: nn.Module,
-        optimizer: Any,
+        optimizer: torch.optim.Optimizer,
         objective: Callable[..., Tensor],
         *,
         clip: float | None,
         graph: bool,
     ) -> None:
-        self._fabric = fabric
+        self._run = run
         self._model = model
         self._optimizer = optimizer
         self._objective = objective
@@ -171,9 +192,9 @@ class TrainingStep:
 
     def _forward_backward_update(self, *batch: Tensor) -> Tensor:
         # Around the whole objective, so that a teacher inside it computes in the same precision as its student.
-        with self._fabric.autocast():
+        with self._run.autocast(), float32_outputs(self._model, enabled=self._run.precision != "fp32"):
             loss = self._objective(self._model, *batch)
-        self._fabric.backward(loss)
+        loss.backward()  # type: ignore[no-untyped-call]
         if self._clip is not None:
             parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
             nn.utils.clip_grad_norm_(parameters, self._clip)

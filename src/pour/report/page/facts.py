@@ -24,7 +24,7 @@ _ACCESS = {
     "validation": "validation images",
     "build": "a fresh model to train",
 }
-_PACKAGES = ("torch", "numpy", "scikit-learn", "torchmetrics", "lightning-fabric", "safetensors")
+_PACKAGES = ("torch", "numpy", "scikit-learn", "torchmetrics", "safetensors")
 
 
 def forgotten_words(data: AuditedData) -> str:
