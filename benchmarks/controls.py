@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
 from pour.models.projecting.direction import head_removal
-from pour.models.surgery import copy_model
 from pour.models.tap import extract_features, tap_features, to_unit
 from pour.training.loop import as_epochs
 from pour.unlearning.forget_only import requested_classes

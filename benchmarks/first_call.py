@@ -35,8 +35,8 @@ from pour._provenance import circumstances
 from pour.bench.test_bed import BODIES, BedData, accuracies, bed_data, bed_network, plain_classifier
 from pour.errors import PourError, UsageError
 from pour.models import find_head
+from pour.models.copy_and_swap import swap_module
 from pour.models.projecting.projected_head import ProjectedHead
-from pour.models.surgery import swap_module
 from pour.unlearning import get_method, make_method
 
 ROOT = Path(__file__).resolve().parent.parent

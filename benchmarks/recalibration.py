@@ -26,7 +26,7 @@ from pour._io import write_text
 from pour._provenance import circumstances
 from pour.data.splits import Splits
 from pour.metrics import split_accuracy
-from pour.models.surgery import copy_model
+from pour.models.copy_and_swap import copy_model
 from pour.models.tap import extract_features, to_unit
 from pour.training import Run
 from pour.training.tasks.classify import evaluation_loader

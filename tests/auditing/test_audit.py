@@ -436,7 +436,7 @@ def test_models_that_are_not_what_they_are_given_as_are_told(digits_original, di
     untouched = audit(
         original=digits_original,
         unlearned=digits_original,
-        retrained=pour.models.surgery.copy_model(digits_original),
+        retrained=pour.models.copy_and_swap.copy_model(digits_original),
         data=digits_splits,
         **QUIET,
     )

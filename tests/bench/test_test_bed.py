@@ -12,8 +12,8 @@ import pytest
 
 import pour
 from pour.bench.test_bed import BODIES, BedData, accuracies, bed_data, bed_network
+from pour.models.copy_and_swap import swap_module
 from pour.models.head import find_head
-from pour.models.surgery import swap_module
 
 if TYPE_CHECKING:
     from torch import nn

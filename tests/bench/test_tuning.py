@@ -11,7 +11,7 @@ import pour.bench.tuning as tuning
 from pour.bench.selection import Trial, choose, relative_change
 from pour.bench.tuning import TuningResult, grid, tune
 from pour.errors import DivergenceError, UsageError
-from pour.models.surgery import copy_model
+from pour.models.copy_and_swap import copy_model
 from pour.unlearning import IterativeMethod, get_method, list_methods, make_method
 from pour.unlearning.toolkit.find_rate import RATES
 

@@ -7,7 +7,7 @@ import torch
 from small_requests import NOTHING, tiny_net, unlearn
 
 import pour
-import pour.models.surgery
+import pour.models.copy_and_swap
 from pour.errors import UsageError
 from pour.methods.pour_d import PourD
 from pour.models.head import find_head
@@ -21,7 +21,7 @@ from pour.unlearning import ForgetRequest
 def distilled(model, splits, **options):
     run = Run(seed=0, device="cpu", progress=False)
     method = PourD(**({"augment": False, "batch_size": 32, "steps": 100, "lr": 3e-5} | options))
-    student = pour.models.surgery.copy_model(model)
+    student = pour.models.copy_and_swap.copy_model(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         method(student, ForgetRequest.of(splits).grant(PourD.needs, name="pour-d"), run)
@@ -146,7 +146,7 @@ def test_a_loss_that_did_not_move_is_not_called_risen(digits_original, digits_sp
 def test_a_second_request_projects_the_classes_of_the_first_out_too(digits_original, digits):
     """The target of the second distillation has no part along either row."""
     second = pour.Splits.of(digits, [5])
-    model = pour.models.surgery.copy_model(digits_original)
+    model = pour.models.copy_and_swap.copy_model(digits_original)
     add_record(model, Record(method="pour-d", classes=(3,)))
     _, run = distilled(model, second, steps=1)
     features = extract_features(digits_original, evaluation_loader(second.forget_train, run)).features.double()

@@ -16,7 +16,7 @@ from pour.data import Scenes, load_segmentation
 from pour.errors import UsageError
 from pour.metrics.segmentation import segmentation_scores
 from pour.models import find_head, set_class_names, tap_features
-from pour.models.surgery import copy_model
+from pour.models.copy_and_swap import copy_model
 from pour.training import Recipe, Run, fit
 from pour.training.tasks.segment import class_weights, evaluate_segmenter, pixel_loss, scene_batches
 from pour.unlearning import ForgetRequest, make_method

@@ -19,9 +19,9 @@ from pour.data.classes import resolve_classes
 from pour.data.dataset import ImageDataset
 from pour.data.splits import Part, Splits
 from pour.errors import UsageError
-from pour.models.data_check import check_data
+from pour.models.check_data import check_data
 from pour.models.head import find_head
-from pour.models.located_head import FEW_IMAGES, head_on_images
+from pour.models.head_on_images import FEW_IMAGES, head_on_images
 from pour.training.run import Precision
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from pour.auditing.shared_encoders import from_encodings, same_encoder
 from pour.data.loader import DeviceLoader
 from pour.errors import UsageError
 from pour.geometry.projector import Projector
+from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
 from pour.models.history import unwrap
 from pour.models.projecting.projected_head import ProjectedHead
 from pour.models.state import digest
-from pour.models.surgery import copy_model
 from pour.models.tap import Features, extract_features, fast_encoder
 
 if TYPE_CHECKING:

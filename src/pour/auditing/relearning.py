@@ -15,10 +15,10 @@ from pour.auditing.measurement import Reading
 from pour.data.loader import DeviceLoader
 from pour.errors import UsageError
 from pour.metrics.intervals import wilson
+from pour.models.copy_and_swap import copy_model, swap_module
 from pour.models.head import find_head
 from pour.models.history import unwrap
 from pour.models.projecting.projected_head import ProjectedHead, is_masked
-from pour.models.surgery import copy_model, swap_module
 from pour.models.tap import extract_features
 from pour.training.loop import fit
 from pour.training.recipes import Recipe

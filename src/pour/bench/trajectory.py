@@ -11,8 +11,8 @@ from pour._io import write_text
 from pour.auditing.distance import discrepancies
 from pour.auditing.features import Tapper, stratified_rows
 from pour.errors import DivergenceError, UsageError
+from pour.models.copy_and_swap import copy_model
 from pour.models.history import unwrap
-from pour.models.surgery import copy_model
 from pour.training.run import Run
 from pour.unlearning.contract import Method
 from pour.unlearning.iterative import IterativeMethod

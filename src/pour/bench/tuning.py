@@ -16,9 +16,9 @@ from pour._progress import ProgressBar
 from pour.bench.selection import Trial, beyond, choose, relative_change
 from pour.errors import DivergenceError, UsageError
 from pour.metrics.unlearning import aus
+from pour.models.copy_and_swap import copy_model
 from pour.models.history import architecture, forgotten_before, unwrap
 from pour.models.state import digest
-from pour.models.surgery import copy_model
 from pour.models.tap import extract_features
 from pour.training.run import Run
 from pour.training.tasks.classify import evaluation_loader

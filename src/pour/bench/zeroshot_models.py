@@ -16,7 +16,7 @@ from pour.data.dataset import ImageDataset, ImageSplit
 from pour.data.registry import load_dataset
 from pour.errors import UsageError
 from pour.models.checkpoint import load, save
-from pour.models.clip.load import load_dual
+from pour.models.clip.load_pretrained import load_dual
 from pour.models.clip.texts import CAPTIONS, PROMPTS, TextTable, minilm_encoder, prompt_embeddings
 from pour.models.clip.zero_shot import ZeroShotClassifier, zero_shot_classifier
 from pour.models.state import digest, tensor_digest

@@ -26,7 +26,7 @@ def forget_accuracies(
 
     On scenes it is the accuracy on the labelled pixels of the forgotten classes.
     """
-    from pour.models.surgery import copy_model
+    from pour.models.copy_and_swap import copy_model
     from pour.unlearning.forget_only import forget_accuracy
 
     if request.forget is None:

@@ -23,10 +23,10 @@ from pour.models.history import (
 )
 from pour.models.modes import evaluating
 from pour.models.networks.normalize import Normalize
+from pour.models.networks.normalized_model import NormalizedModel
 from pour.models.networks.pretrained import PRETRAINED, pretrained_weights, write_pretrained
 from pour.models.networks.registry import ModelInfo, build_model, list_models
 from pour.models.networks.resnet import ResNet
-from pour.models.networks.wrapper import NormalizedModel
 from pour.models.output import scores_of
 from pour.models.projecting.fold import fold
 from pour.models.projecting.forget import Direction, forget

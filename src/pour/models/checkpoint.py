@@ -19,12 +19,12 @@ from pour._version import __version__
 from pour.errors import PourError, UsageError
 from pour.geometry.projector import Projector
 from pour.models import history as cards
-from pour.models.clip.projected_embedding import ProjectedEmbedding
+from pour.models.copy_and_swap import copy_model, swap_module
 from pour.models.head import find_head
 from pour.models.networks.registry import load_plain, rebuild
+from pour.models.projecting.projected_embedding import ProjectedEmbedding
 from pour.models.projecting.projected_head import ForgottenLogit, ProjectedHead, projector_of_state
 from pour.models.state import TORCH_SUFFIXES, digest, is_torch_file, load_into, read_state_dict, unreadable
-from pour.models.surgery import copy_model, swap_module
 
 if TYPE_CHECKING:
     import os

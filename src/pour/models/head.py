@@ -14,10 +14,10 @@ from torch.nn.parameter import UninitializedParameter
 from pour.errors import UsageError
 from pour.models.clip.zero_shot import ZeroShotClassifier
 from pour.models.history import head_name, unwrap
+from pour.models.networks.normalized_model import NormalizedModel
 from pour.models.networks.resnet import ResNet
-from pour.models.networks.wrapper import NormalizedModel
 from pour.models.projecting.projected_head import ProjectedHead, is_head_layer
-from pour.models.verification import fits, gives_scores, returned, run_on
+from pour.models.verify_head import fits, gives_scores, returned, run_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,12 +15,12 @@ import torch
 from pour.data.classes import resolve_classes
 from pour.errors import UsageError
 from pour.models import history as cards
-from pour.models.data_check import check_data, names_of_scores
+from pour.models.check_data import check_data, names_of_scores
+from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
-from pour.models.located_head import FEW_IMAGES, head_on_images
+from pour.models.head_on_images import FEW_IMAGES, head_on_images
 from pour.models.networks.registry import rebuild
 from pour.models.state import digest
-from pour.models.surgery import copy_model
 from pour.models.tap import device_of
 from pour.training.guard import check_sound
 from pour.training.recipes import get_recipe

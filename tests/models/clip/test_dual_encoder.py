@@ -18,7 +18,7 @@ from pour.errors import UsageError
 from pour.models import embed_images, find_image_projection, text_encoder, zero_shot_classifier
 from pour.models.clip.dual_encoder import expectations
 from pour.models.clip.forget import forget_embedding
-from pour.models.clip.projected_embedding import ProjectedEmbedding
+from pour.models.projecting.projected_embedding import ProjectedEmbedding
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from pour.models.clip.zero_shot import TextHead, ZeroShotClassifier
 
 if TYPE_CHECKING:
     from pour.models.clip.dual_encoder import ImageProjection
-    from pour.models.clip.projected_embedding import ProjectedEmbedding
+    from pour.models.projecting.projected_embedding import ProjectedEmbedding
     from pour.models.projecting.projected_head import ProjectedHead
 
 __all__ = ["is_text_head", "merge_into_encoder", "projection_behind"]

@@ -11,9 +11,9 @@ from pour.errors import UsageError
 from pour.geometry.projector import Projector
 from pour.models import history as cards
 from pour.models.clip.dual_encoder import find_image_projection
-from pour.models.clip.projected_embedding import ProjectedEmbedding
+from pour.models.copy_and_swap import copy_model, swap_module
+from pour.models.projecting.projected_embedding import ProjectedEmbedding
 from pour.models.state import digest
-from pour.models.surgery import copy_model, swap_module
 
 __all__ = ["forget_embedding"]
 

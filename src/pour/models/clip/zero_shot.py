@@ -13,7 +13,7 @@ from pour.errors import UsageError
 from pour.models.clip.dual_encoder import embed_images, expectations, find_image_projection
 from pour.models.history import architecture, set_architecture, set_class_names, unwrap
 from pour.models.networks.normalize import Normalize
-from pour.models.networks.wrapper import resized
+from pour.models.networks.normalized_model import resized
 from pour.models.projecting.projected_head import is_masked
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from pour.models.clip.image_encoder import ImageTextEncoder
 from pour.models.clip.zero_shot import zero_shot_classifier
 from pour.models.head import find_head
 from pour.models.networks.libraries import LIBRARIES, build_foreign, fit_positions, installed
+from pour.models.networks.normalized_model import NormalizedModel
 from pour.models.networks.pretrained import read_weights
 from pour.models.networks.resnet import ResNet
 from pour.models.networks.segmentation import SegmentationModel, load_encoder
-from pour.models.networks.wrapper import NormalizedModel
 from pour.models.state import load_into
 
 if TYPE_CHECKING:

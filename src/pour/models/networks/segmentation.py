@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from pour.errors import UsageError
 from pour.models.history import unwrap
-from pour.models.networks.wrapper import NormalizedModel
+from pour.models.networks.normalized_model import NormalizedModel
 from pour.models.output import scores_of
 from pour.models.state import load_into
 

@@ -13,10 +13,10 @@ from pour.geometry.eraser import Eraser
 from pour.geometry.projector import Projector
 from pour.models import history as cards
 from pour.models.clip.fold import is_text_head, merge_into_encoder, projection_behind
-from pour.models.clip.projected_embedding import ProjectedEmbedding
+from pour.models.copy_and_swap import copy_model, swap_module
+from pour.models.projecting.projected_embedding import ProjectedEmbedding
 from pour.models.projecting.projected_head import ProjectedHead, masked_score
 from pour.models.state import digest
-from pour.models.surgery import copy_model, swap_module
 
 __all__ = ["fold", "is_affine"]
 

@@ -15,16 +15,16 @@ from pour.geometry.eraser import Eraser
 from pour.geometry.fitter import ProjectorFitter
 from pour.geometry.projector import Projector
 from pour.models import history as cards
+from pour.models.check_data import names_of_scores
 from pour.models.clip.dual_encoder import find_image_projection
 from pour.models.clip.forget import forget_embedding
-from pour.models.data_check import names_of_scores
+from pour.models.copy_and_swap import copy_model, swap_module
 from pour.models.head import Example, Head, find_head
-from pour.models.located_head import head_on_images
+from pour.models.head_on_images import head_on_images
 from pour.models.modes import evaluating
 from pour.models.projecting.direction import HeadDirection, choose_direction, head_removal
 from pour.models.projecting.projected_head import ForgottenLogit, ProjectedHead
 from pour.models.state import digest, tensor_digest
-from pour.models.surgery import copy_model, swap_module
 from pour.models.tap import checked_batch, checked_batches, device_of, tap_features, to_unit
 
 if TYPE_CHECKING:

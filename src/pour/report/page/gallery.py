@@ -10,9 +10,9 @@ import torch
 
 from pour.auditing.features import pooled
 from pour.metrics.predictions import confusion_matrix
+from pour.models.copy_and_swap import in_float32
+from pour.models.head_on_images import FEW_IMAGES, head_on_images
 from pour.models.history import history
-from pour.models.located_head import FEW_IMAGES, head_on_images
-from pour.models.surgery import in_float32
 from pour.models.tap import Features, extract_features
 from pour.report.figures import (
     angle_data,

@@ -8,10 +8,10 @@ import torch
 
 from pour.errors import UsageError
 from pour.geometry.eraser import Eraser
+from pour.models.copy_and_swap import swap_module
 from pour.models.head import Head, find_head
 from pour.models.modes import evaluating
 from pour.models.projecting.projected_head import ForgottenLogit, ProjectedHead
-from pour.models.surgery import swap_module
 from pour.models.tap import checked_batches, tap_features, to_unit
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from pour.errors import UsageError
 from pour.geometry.eraser import Eraser
+from pour.models.copy_and_swap import swap_module
 from pour.models.head import Head, find_head
 from pour.models.history import forgotten_before
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.projecting.direction import MOST_STRETCH, RowDirection, head_removal, stretch, with_earlier
 from pour.models.projecting.projected_head import ProjectedHead
-from pour.models.surgery import swap_module
 from pour.models.tap import to_unit
 
 if TYPE_CHECKING:

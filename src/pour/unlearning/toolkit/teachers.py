@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pour.errors import UsageError
+from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
 from pour.models.history import head_name
 from pour.models.projecting.projected_head import ProjectedHead, is_masked
-from pour.models.surgery import copy_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
