@@ -284,18 +284,20 @@ def fresh_table() -> list[str]:
     rows = json.loads((ROOT / "results" / "first_call" / "fresh.json").read_text())["rows"]
     lines = [
         "| method | change of Acc_r: mean (worst) | Acc_f: mean (worst) | encoder alone: mean (at most 3 %) "
-        "| seconds |",
-        "|---|---|---|---|---|",
+        "| seconds | time over POUR-D: mean (worst) |",
+        "|---|---|---|---|---|---|",
     ]
+    pour_d = {(row["network"], row["class"], row["seed"]): row["seconds"] for row in rows if row["name"] == "pour-d"}
     for name in dict.fromkeys(row["name"] for row in rows):
         found = [row for row in rows if row["name"] == name]
         changes = [row.get("kept_acc_r", row["acc_r"]) - row["original_acc_r"] for row in found]
         left = [row.get("kept_acc_f", row["acc_f"]) for row in found]
         alone = [row["unprojected_acc_f"] for row in found]
+        ratios = [row["seconds"] / pour_d[row["network"], row["class"], row["seed"]] for row in found]
         lines.append(
             f"| {name} | {mean(changes):+.1f} ({min(changes):+.1f}) | {mean(left):.1f} ({max(left):.1f}) "
             f"| {mean(alone):.1f} ({sum(one <= 3 for one in alone)} of {len(alone)}) "
-            f"| {mean(row['seconds'] for row in found):.1f} |"
+            f"| {mean(row['seconds'] for row in found):.1f} | {mean(ratios):.1f} ({max(ratios):.1f}) |"
         )
     return lines
 
