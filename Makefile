@@ -18,6 +18,7 @@ lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
+	$(BIN)/python scripts/lint_prose.py src/pour --limit 20.5 --quiet
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/forget.py
