@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from method_cases import ITERATIVE
 
 import pour
 import pour.bench.tuning as tuning
@@ -12,7 +13,7 @@ from pour.bench.selection import Trial, choose, relative_change
 from pour.bench.tuning import TuningResult, grid, tune
 from pour.errors import DivergenceError, UsageError
 from pour.models.copy_and_swap import copy_model
-from pour.unlearning import IterativeMethod, get_method, list_methods, make_method
+from pour.unlearning import IterativeMethod, make_method
 from pour.unlearning.toolkit.find_rate import RATES
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pour.data.splits import Splits
     from pour.unlearning import ForgetRequest
 
-ITERATIVE = [info.name for info in list_methods() if issubclass(get_method(info.name), IterativeMethod)]
 FAST: dict[str, Any] = {"batch_size": 64, "augment": False, "steps": 4}
 
 

@@ -87,7 +87,8 @@ CASES: dict[str, Case] = {
     "unsir": Case({"batch_size": 64, "epochs": 2, "lr": 0.01, "repair_lr": 0.003}),
 }
 
-NAMES = [info.name for info in pour.list_methods()]
+NAMES = [info.name for info in pour.list_methods() if get_method(info.name).__module__.startswith("pour.methods.")]
+"""Methods of pour itself; the suite does not test methods of other installed packages."""
 ITERATIVE = [name for name in NAMES if issubclass(get_method(name), IterativeMethod)]
 
 

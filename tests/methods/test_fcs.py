@@ -102,6 +102,18 @@ def test_a_contrastive_step_holds_the_retained_scores_still() -> None:
         torch.testing.assert_close(result.get_parameter(name), expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("lr", [0.1, 0.2])
+def test_the_first_pass_uses_its_own_rate(lr: float) -> None:
+    model = tiny_net()
+    still = {"lr": NOTHING, "contrast_lr": NOTHING, "weight_decay": 0.0, "batch_norm": "frozen"}
+    result = unlearn(model, "fcs", small_request(forget=FORGET[:1]), epochs=1, flatten_lr=lr, **still)
+    # KL(uniform || p) is the mean of -log p over the classes, up to a constant.
+    loss = -torch.log_softmax(model(FORGET[0][0]), dim=1).mean()
+    for name, parameter in model.named_parameters():
+        expected = parameter - lr * torch.autograd.grad(loss, parameter, retain_graph=True)[0]
+        torch.testing.assert_close(result.get_parameter(name), expected, rtol=1e-4, atol=1e-6)
+
+
 def test_the_contrastive_rate_falls_along_a_cosine() -> None:
     assert fcs.cosine(3e-4, 0.0) == pytest.approx(3e-4)
     assert fcs.cosine(3e-4, 0.5) == pytest.approx((3e-4 + 1e-6) / 2)

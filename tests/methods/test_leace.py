@@ -10,6 +10,7 @@ from small_requests import FORGET, FORGOTTEN, RETAIN, tiny_net, unlearn
 from torch import nn
 
 import pour
+from pour.geometry.leace import LeaceFitter
 from pour.models.tap import extract_features
 from pour.unlearning import ForgetRequest
 
@@ -47,6 +48,19 @@ def test_the_mean_is_kept_and_the_encoder_too() -> None:
         np.testing.assert_allclose(_seen(result)[0].mean(0), _seen(model)[0].mean(0), atol=1e-5)
         raw = extract_features(result, ALL).raw
         torch.testing.assert_close(raw, extract_features(model, ALL).features)
+
+
+@pytest.mark.parametrize("shrinkage", [False, True])
+def test_the_covariance_is_shrunk_if_the_option_is_set(shrinkage: bool) -> None:
+    model = tiny_net()
+    seen = extract_features(model, ALL)
+    fitter = LeaceFitter(seen.features.shape[1], 1)
+    fitter.update(seen.features, seen.labels[:, None] == FORGOTTEN)
+    with_option, without = (fitter.eraser(shrinkage=value)(seen.features) for value in (shrinkage, not shrinkage))
+    erased = extract_features(unlearn(model, "leace", shrinkage=shrinkage), ALL).features
+    scale = seen.features.std()
+    torch.testing.assert_close(erased / scale, with_option / scale, rtol=1e-4, atol=1e-4)
+    assert (erased - without).abs().max() > 1e-2 * scale
 
 
 def test_leace_moves_less_than_its_orthogonal_form() -> None:

@@ -37,6 +37,15 @@ def test_the_mask_has_the_largest_gradients(share: float) -> None:
         assert sizes[mask].min() >= sizes[~mask].max() - 1e-7
 
 
+def test_the_gradients_of_batches_are_summed_before_their_absolute_value_is_taken() -> None:
+    """The first input changes its sign between the batches, so its gradients cancel; the small second one adds up."""
+    model = torch.nn.Linear(2, 2, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    forget = [(torch.tensor([[sign, 0.1]]), torch.tensor([0])) for sign in (1.0, -1.0)]
+    (mask,) = saliency_mask(model, [model.weight], forget, 0.5)
+    assert mask.tolist() == [[False, True], [False, True]]
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_masked_weights_end_bit_for_bit_as_they_began(optimizer: str) -> None:
     model = tiny_net()

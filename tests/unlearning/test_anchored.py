@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from method_cases import ITERATIVE
 from small_requests import FORGET, FORGOTTEN, NOTHING, batches, kl, losses, small_request, tiny_net, unlearn
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -22,7 +23,7 @@ from pour.models.tap import extract_features
 from pour.training.loop import EpochsOf
 from pour.training.run import Run
 from pour.training.tasks.classify import evaluation_loader
-from pour.unlearning import ForgetRequest, get_method, list_methods, make_method
+from pour.unlearning import ForgetRequest, get_method, make_method
 from pour.unlearning.toolkit.anchored import AnchoredMethod, WithCopies, masked_divergence
 from pour.unlearning.toolkit.views import transformed_copies
 
@@ -60,11 +61,7 @@ def accuracy(model: nn.Module, split: ImageSplit) -> float:
 
 
 def test_every_method_that_trains_on_forget_images_alone_has_the_option() -> None:
-    iterative = [
-        info.name
-        for info in list_methods()
-        if info.needs == ("forget",) and issubclass(get_method(info.name), pour.unlearning.IterativeMethod)
-    ]
+    iterative = [name for name in ITERATIVE if get_method(name).needs == ("forget",)]
     assert set(iterative) - {"pour-a"} == OPTIONS.keys(), "POUR-A has anchors of its own"
     for name in OPTIONS:
         method = make_method(name)
