@@ -3,7 +3,11 @@ from typing import get_args
 import pytest
 
 from pour.auditing.measurement import Reading
-from pour.auditing.verdict import _MEASURES, Verdict, judge, measure_of
+from pour.auditing.verdict import _DEPENDENT, Verdict, judge
+from pour.errors import UsageError
+from pour.metrics.catalogue import list_metrics
+
+JUDGED = [metric.name for metric in list_metrics() if metric.above is not None]
 
 LOW = Reading(value=0.30, low=0.28, high=0.32)
 HIGH = Reading(value=0.80, low=0.78, high=0.82)
@@ -13,7 +17,7 @@ def at(value):
     return Reading(value=value)
 
 
-@pytest.mark.parametrize("name", sorted(_MEASURES))
+@pytest.mark.parametrize("name", JUDGED)
 @pytest.mark.parametrize("suffix", ["", "_train"])
 def test_every_metric_has_a_verdict_on_both_sides(name, suffix):
     for value, reference in ((0.1, LOW), (0.3, LOW), (0.9, LOW)):
@@ -55,7 +59,7 @@ def test_which_side_means_what(name, value, original, verdict):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "earlier", "verdict"),
+    ("name", "value", "others", "verdict"),
     [
         ("aus", 0.5, {"acc_f": "leaks more"}, "leaks more"),
         ("aus", 0.5, {"acc_f": "within its interval", "acc_r": "destroyed"}, "destroyed"),
@@ -87,8 +91,8 @@ def test_which_side_means_what(name, value, original, verdict):
         ("rmia_fpr", 0.1, {"rmia_balanced_accuracy": "leaks more"}, "leaks more"),
     ],
 )
-def test_a_difference_takes_its_direction_from_the_similarity(name, value, earlier, verdict):
-    assert judge(name, at(value), HIGH, earlier=earlier) == verdict
+def test_a_difference_takes_its_direction_from_the_similarity(name, value, others, verdict):
+    assert judge(name, at(value), HIGH, verdict_on=others.get) == verdict
 
 
 def test_nothing_is_read_against_a_value_without_an_interval():
@@ -97,5 +101,10 @@ def test_nothing_is_read_against_a_value_without_an_interval():
 
 
 def test_an_unknown_metric_is_an_error():
-    with pytest.raises(KeyError):
-        measure_of("beauty")
+    with pytest.raises(UsageError, match="no metric called 'beauty'"):
+        judge("beauty", at(0.5), LOW)
+
+
+def test_a_rule_exists_exactly_for_the_metrics_that_depend_on_others():
+    dependent = {metric.name for metric in list_metrics() if "depends" in (metric.above, metric.below)}
+    assert set(_DEPENDENT) == dependent

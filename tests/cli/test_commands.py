@@ -133,6 +133,7 @@ def test_method_options_are_flags_with_help():
 
 def test_tables(tmp_path):
     assert "pour-a" in show("methods")
+    assert "rus_o" in show("metrics")
     assert "resnet18" in show("models")
     shown = show("datasets", "--root", tmp_path)
     assert "cifar100" in shown

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pour.auditing import AuditedData, AuditedModel, AuditReport, Discrepancy, Line, Reading, RelearningCurve
-from pour.auditing.verdict import _MEASURES
+from pour.metrics.catalogue import list_metrics
 from pour.models.history import Record
 from pour.report import Embedding, FigureSection
 
@@ -31,9 +31,10 @@ def sample_report(
     """An audit with a line for every measure of a classifier, in its section, and everything beside the lines."""
     roles = ["original", "unlearned", *(["retrained"] if retrained else [])]
     lines = []
-    for index, name in enumerate(name for name in _MEASURES if "iou_" not in name):
+    judged = [metric for metric in list_metrics() if metric.above is not None and "iou_" not in metric.name]
+    for index, (name, family) in enumerate((metric.name, metric.family) for metric in judged):
         value = 0.1 + 0.8 * (index * 7 % 31) / 31
-        section = "scores" if _MEASURES[name].group in ("accuracy", "predictions") else "features"
+        section = "scores" if family in ("accuracy", "predictions") else "features"
         for suffix in ("", "_train"):
             if suffix and name.startswith(("acc_t", "discrepancy", "relearn")):
                 continue

@@ -9,7 +9,7 @@ from pour.auditing.processes import gather_rows, is_first_process, join_processe
 from pour.auditing.relearning import Relearning, RelearningCurve, relearn
 from pour.auditing.report import AuditedData, AuditedModel, AuditReport, Comparison, Difference, Line
 from pour.auditing.segmentation import audit_segmentation
-from pour.auditing.verdict import Measure, Verdict, measure_of
+from pour.auditing.verdict import Verdict
 
 __all__ = [
     "AuditReport",
@@ -21,7 +21,6 @@ __all__ = [
     "Discrepancy",
     "LayerMap",
     "Line",
-    "Measure",
     "Reading",
     "Relearning",
     "RelearningCurve",
@@ -34,6 +33,5 @@ __all__ = [
     "gather_rows",
     "is_first_process",
     "join_processes",
-    "measure_of",
     "relearn",
 ]

@@ -15,8 +15,9 @@ from pour.auditing.measurement import Reading
 from pour.auditing.relearning import RelearningCurve
 from pour.auditing.summary import summarise
 from pour.auditing.terminal import as_text, comparison_table, report_tables
-from pour.auditing.verdict import Verdict, measure_of
+from pour.auditing.verdict import Verdict
 from pour.errors import PourError, UsageError
+from pour.metrics.catalogue import metric_of
 
 if TYPE_CHECKING:
     import os
@@ -55,8 +56,7 @@ class Line:
             role: None if data[role] is None else Reading(**data[role])
             for role in ("unlearned", "original", "retrained")
         }
-        # Whoever shows the line looks both up.
-        measure_of(data["name"])
+        metric_of(data["name"])
         if data["verdict"] not in get_args(Verdict) or readings["unlearned"] is None:
             raise ValueError(data["verdict"])
         return cls(name=data["name"], section=data["section"], verdict=data["verdict"], **readings)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
-from pour.auditing.verdict import measure_of
+from pour.metrics.catalogue import metric_of, title_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -105,12 +105,12 @@ def _lines_table(lines: list[Line], title: str) -> Table:
     table.add_column("verdict", no_wrap=True)
     previous = None
     for line in lines:
-        measure = measure_of(line.name)
-        if previous is not None and measure.group != previous:
+        family = metric_of(line.name).family
+        if previous is not None and family != previous:
             table.add_section()
-        previous = measure.group
+        previous = family
         table.add_row(
-            Text(measure.title),
+            Text(title_of(line.name)),
             _cell(line.unlearned),
             "" if line.unlearned.debiased is None else f"{line.unlearned.debiased:.3f}",
             _cell(line.original, interval=False),

@@ -29,6 +29,7 @@ COMMANDS = (
     "view",
     "history",
     "methods",
+    "metrics",
     "datasets",
     "models",
     "weights",

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from pour._lazy import lazy_names
 from pour.metrics.accuracy import split_accuracy
+from pour.metrics.catalogue import Metric, list_metrics, metric_of, register_metric
 from pour.metrics.cka import linear_cka
 from pour.metrics.heatmap import cka_heatmap
 from pour.metrics.intervals import Estimate, auc_estimate, balanced_accuracy, wilson
@@ -23,6 +24,7 @@ __all__ = [
     "LinearCKA",
     "LogisticFit",
     "Membership",
+    "Metric",
     "NormLeak",
     "Probe",
     "RetainedUniformity",
@@ -36,8 +38,11 @@ __all__ = [
     "knn_probe",
     "linear_cka",
     "linear_probe",
+    "list_metrics",
     "logistic_regression",
+    "metric_of",
     "norm_leak",
+    "register_metric",
     "retained_uniformity",
     "rmia",
     "roc_auc",

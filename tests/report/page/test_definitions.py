@@ -6,10 +6,12 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from pour.auditing.verdict import _MEASURES, measure_of
 from pour.geometry.collapse import NeuralCollapse, neural_collapse
+from pour.metrics.catalogue import list_metrics, metric_of
 from pour.report.page.definitions import DEFINITIONS, base_name, definitions_of, title_of
 from pour.report.page.mathml import mathml
+
+_MEASURES = [metric.name for metric in list_metrics() if metric.above is not None]
 
 
 def test_every_metric_of_an_audit_has_a_definition() -> None:
@@ -43,7 +45,7 @@ def test_sentences_end_and_formulas_are_well_formed(name: str) -> None:
 def test_a_suffix_leads_to_the_same_definition(name: str, suffix: str) -> None:
     assert base_name(name + suffix) == name
     assert base_name(f"raw.{name}{suffix}") == name
-    assert title_of(name + suffix) == measure_of(name + suffix).title
+    assert title_of(name + suffix) == ", ".join(filter(None, (metric_of(name).title, suffix[1:])))
 
 
 def test_only_what_is_used_is_listed_once() -> None:

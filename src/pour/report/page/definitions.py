@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from pour.auditing.verdict import measure_of
+from pour.metrics.catalogue import title_of
 from pour.report.page.mathml import mathml
 
 if TYPE_CHECKING:
@@ -256,16 +256,6 @@ DEFINITIONS: dict[str, Definition] = {
 }
 """By name; a suffix such as ``_train`` says on which images the same thing was measured."""
 
-# Measures that an audit states beside the NC2 line, without a line of their own.
-_TITLES = {
-    "nc2_angle_mean": "NC2, mean angle",
-    "nc2_ideal_angle": "NC2, ideal angle",
-    "nc2_angle_deviation": "NC2, deviation from the ideal angle",
-    "random_angle_std": "control: random rows, spread of angles",
-    "weight_angle_mean": "head, mean angle",
-    "weight_angle_std": "head, spread of angles",
-}
-
 
 def base_name(name: str) -> str | None:
     """The name under which a metric is defined, without a suffix; None for one that is not.
@@ -278,20 +268,6 @@ def base_name(name: str) -> str | None:
     while base and base not in DEFINITIONS:
         base = base.rpartition("_")[0]
     return base or None
-
-
-def title_of(name: str) -> str:
-    """What a metric is called in tables; its plain name where the audit does not know it.
-
-    Example:
-        >>> title_of("acc_r"), title_of("raw.nc1"), title_of("beauty")
-        ('Acc_r, retained', 'NC1, within / between, raw', 'beauty')
-    """
-    try:
-        title = measure_of(name.removeprefix("raw.")).title
-    except KeyError:
-        return _TITLES.get(name, name)
-    return f"{title}, raw" if name.startswith("raw.") else title
 
 
 def definitions_of(names: Iterable[str]) -> dict[str, Definition]:
