@@ -1,6 +1,6 @@
 """Measure `pour.unlearn` without a single option, on six ordinary networks of scikit-learn's digits.
 
-The networks are those of ``pour.bench.test_bed``: three CNNs, two MLPs and a small transformer, trained in the run. A
+The networks are those of ``digits_networks.py``: three CNNs, two MLPs and a small transformer, trained in the run. A
 result is good if the class keeps at most 3 % of its test images and the accuracy on the other classes (Acc_r) falls by
 at most 1.5 points. Progress goes to standard error, the table to standard output.
 
@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from digits_networks import BODIES, BedData, accuracies, bed_data, bed_network, plain_classifier
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pour
 from pour._io import write_text
 from pour._provenance import circumstances
-from pour.bench.test_bed import BODIES, BedData, accuracies, bed_data, bed_network, plain_classifier
 from pour.errors import PourError, UsageError
 from pour.models import find_head
 from pour.models.copy_and_swap import swap_module

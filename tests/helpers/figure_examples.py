@@ -159,6 +159,5 @@ def examples(classes: Sequence[str] = NAMES) -> dict[str, Callable[..., Figure]]
         "losses": bind(figures.draw_losses, losses),
         "relearning": bind(figures.draw_relearning, relearning),
         "segmentation": bind(figures.draw_segmentation, lambda: segmentation(classes)),
-        "simplex": bind(figures.draw_simplex, figures.simplex_data),
         "tradeoff": bind(figures.draw_tradeoff, lambda: figures.tradeoff_data({classes[0]: audit_report(classes)})),
     }

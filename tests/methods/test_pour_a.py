@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from digits_networks import bed_data, bed_network
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pour
-from pour.bench.test_bed import bed_data, bed_network
 from pour.errors import UsageError
 from pour.models.head import find_head
 from pour.models.history import set_head_name

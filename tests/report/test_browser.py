@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from report_samples import sample_embedding, sample_figures, sample_history, sample_report
 
-from pour.report import BenchmarkRow, ReportedRun, ReportServer, Score, write_benchmark_page, write_report
+from pour.report import ReportedRun, ReportServer, write_report
 
 selenium = pytest.importorskip("selenium", reason="the browser tests need selenium: pip install selenium")
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
@@ -50,12 +50,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         embedding=sample_embedding(models=("original", EVIL)),
     )
     write_report(sample_report(retrained=False), folder / "alone.html")
-    scores = {name: Score(value=0.5, spread=0.1) for name in ("acc_r", "acc_f", "rus_o", "rus_r", "rmia_auc", "aus")}
-    rows = [
-        BenchmarkRow(method=f"method-{index}", setting="digits", scores={**scores, "aus": Score(value=index / 9)})
-        for index in (4, 2, 8, 6)
-    ]
-    write_benchmark_page(rows, folder / "benchmark.html", title="Digits", command="pour bench digits")
     return folder
 
 
@@ -116,7 +110,7 @@ def hover(browser: WebDriver, canvas: WebElement, place: tuple[int, int]) -> Non
     ActionChains(browser, duration=0).move_to_element_with_offset(canvas, *place).perform()
 
 
-@pytest.mark.parametrize("name", ["report", "evil", "alone", "benchmark"])
+@pytest.mark.parametrize("name", ["report", "evil", "alone"])
 def test_opens_offline_with_no_request_and_no_message(name: str, browser: WebDriver, pages: Path) -> None:
     visit(browser, pages / f"{name}.html")
     assert problems(browser) == []
@@ -237,10 +231,6 @@ def test_sorting_by_mouse_and_keyboard(browser: WebDriver, pages: Path) -> None:
     button.send_keys(Keys.SPACE)
     assert column(table, 1) == first
     assert head.get_attribute("aria-sort") is None
-    visit(browser, pages / "benchmark.html")
-    table = browser.find_element(By.TAG_NAME, "table")
-    table.find_elements(By.CSS_SELECTOR, "thead button")[0].click()
-    assert column(table, 0) == ["method-2", "method-4", "method-6", "method-8"]
     assert problems(browser) == []
 
 
@@ -281,7 +271,7 @@ def test_light_and_dark_by_system_and_by_hand(browser: WebDriver, pages: Path) -
     assert problems(browser) == []
 
 
-@pytest.mark.parametrize(("name", "width"), [("report", 360), ("report", 768), ("evil", 360), ("benchmark", 360)])
+@pytest.mark.parametrize(("name", "width"), [("report", 360), ("report", 768), ("evil", 360)])
 def test_narrow_screens_do_not_scroll_sideways(name: str, width: int, browser: WebDriver, pages: Path) -> None:
     visit(browser, pages / f"{name}.html", width=width)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
@@ -367,7 +357,7 @@ def axe() -> str:
 
 @pytest.mark.parametrize(
     ("name", "width", "scheme"),
-    [("report", 1280, "light"), ("report", 390, "dark"), ("alone", 390, "light"), ("benchmark", 1280, "dark")],
+    [("report", 1280, "light"), ("report", 390, "dark"), ("alone", 390, "light"), ("alone", 1280, "dark")],
 )
 def test_accessibility(name: str, width: int, scheme: str, axe: str, browser: WebDriver, pages: Path) -> None:
     visit(browser, pages / f"{name}.html", width=width, scheme=scheme)

@@ -1,7 +1,6 @@
-"""The report: the HTML page of an audit, the page of a benchmark, and the server that shows a folder of them."""
+"""The report: the HTML page of an audit, and the server that shows a folder of them."""
 
 from pour.report.page.audit_page import ReportedRun, write_report
-from pour.report.page.benchmark import BenchmarkRow, Score, write_benchmark_page
 from pour.report.page.definitions import DEFINITIONS, Definition
 from pour.report.page.feature_map import Embedding
 from pour.report.page.sections import FigureSection
@@ -9,14 +8,11 @@ from pour.report.server import ReportServer, serve
 
 __all__ = [
     "DEFINITIONS",
-    "BenchmarkRow",
     "Definition",
     "Embedding",
     "FigureSection",
     "ReportServer",
     "ReportedRun",
-    "Score",
     "serve",
-    "write_benchmark_page",
     "write_report",
 ]

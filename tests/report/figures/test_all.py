@@ -105,7 +105,7 @@ def test_no_line_for_even_answers_where_one_class_remains() -> None:
 
 def test_an_unknown_theme_is_refused() -> None:
     with pytest.raises(UsageError, match="choose 'light' or 'dark'"):
-        figures.draw_simplex(theme="sepia")  # type: ignore[arg-type]
+        figures.draw_confusion(confusion(), theme="sepia")  # type: ignore[arg-type]
 
 
 def test_the_examples_cover_every_figure() -> None:

@@ -6,7 +6,7 @@ import torch
 
 from pour.errors import UsageError
 from pour.geometry import simplex_etf
-from pour.report.figures import angle_data, centered_class_means, draw_angles, draw_simplex, simplex_data
+from pour.report.figures import angle_data, centered_class_means, draw_angles
 
 
 def numpy_angles(rows: np.ndarray) -> np.ndarray:
@@ -81,16 +81,3 @@ def test_one_row_gives_a_panel_that_says_why_it_is_empty() -> None:
 def test_wrong_use_is_told(call: object, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         call()  # type: ignore[operator]
-
-
-def test_projecting_a_simplex_of_four_leaves_one_of_three() -> None:
-    data = simplex_data()
-    np.testing.assert_allclose(data.vertices @ data.vertices.T, np.where(np.eye(4), 1, -1 / 3), atol=1e-12)
-    np.testing.assert_allclose(data.vertices[0], [0, 0, 1], atol=1e-12)
-    np.testing.assert_allclose(data.projected, data.vertices[1:] * [1, 1, 0], atol=1e-12)
-    np.testing.assert_allclose(np.linalg.norm(data.projected, axis=1), np.sqrt(8) / 3)
-    np.testing.assert_allclose(numpy_angles(data.projected), 120)
-    assert data.angle_before == pytest.approx(109.4712206)
-    figure = draw_simplex(data)
-    assert "109.5" in figure.axes[0].get_title()
-    assert "120°" in figure.axes[1].get_title()

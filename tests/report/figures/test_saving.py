@@ -4,11 +4,11 @@ import xml.etree.ElementTree as ElementTree
 from typing import TYPE_CHECKING
 
 import pytest
-from figure_examples import embedding, examples
+from figure_examples import confusion, embedding, examples
 from matplotlib.figure import Figure
 
 from pour.errors import PourError, UsageError
-from pour.report.figures import draw_embedding, draw_simplex, figure_svg, save_figure
+from pour.report.figures import draw_confusion, draw_embedding, figure_svg, save_figure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ def test_the_svg_is_the_same_each_time() -> None:
 
 
 def test_an_svg_has_a_text_for_screen_readers() -> None:
-    figure = draw_simplex()
+    figure = draw_confusion(confusion())
     figure.set_label('a "quoted" <b> & more')
     root = ElementTree.fromstring(figure_svg(figure))
     assert root.attrib["role"] == "img"
@@ -42,18 +42,18 @@ def test_an_svg_has_a_text_for_screen_readers() -> None:
 
 
 def test_an_svg_for_a_page_has_no_background_but_a_file_has(tmp_path: Path) -> None:
-    figure = draw_simplex(theme="dark")
+    figure = draw_confusion(confusion(), theme="dark")
     assert "#14171c" in save_figure(figure, tmp_path / "a.svg").read_text()
     assert 'style="fill: #14171c"' not in figure_svg(figure)
 
 
 def test_a_file_that_names_no_kind_of_picture_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"\.png, \.svg or \.pdf"):
-        save_figure(draw_simplex(), tmp_path / "figure.jpeg")
+        save_figure(draw_confusion(confusion()), tmp_path / "figure.jpeg")
 
 
 def test_a_failed_saving_leaves_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = save_figure(draw_simplex(), tmp_path / "a.png")
+    path = save_figure(draw_confusion(confusion()), tmp_path / "a.png")
     before = path.read_bytes()
 
     def full_disk(*arguments: object, **options: object) -> None:
@@ -61,7 +61,7 @@ def test_a_failed_saving_leaves_the_earlier_file(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Figure, "savefig", full_disk)
     with pytest.raises(PourError, match="No space left"):
-        save_figure(draw_simplex(), path)
+        save_figure(draw_confusion(confusion()), path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
 

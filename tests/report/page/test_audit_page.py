@@ -15,7 +15,7 @@ from report_samples import SVG, sample_embedding, sample_figures, sample_history
 
 from pour.auditing import Line, Reading
 from pour.errors import UsageError
-from pour.report import BenchmarkRow, Embedding, FigureSection, ReportedRun, Score, write_benchmark_page, write_report
+from pour.report import Embedding, FigureSection, ReportedRun, write_report
 from pour.report.page.cells import VERDICTS, count_verdicts, strip_of
 from pour.report.page.definitions import DEFINITIONS
 from pour.report.page.facts import access_of, forgotten_words
@@ -298,32 +298,6 @@ def test_words_of_the_headline() -> None:
     assert access_of(["pour-p", "fold"]) == "no data, the weights alone"
     assert access_of([]) == "not known"
     assert access_of(["scrub"]) == "images of the forgotten classes, images of the retained classes"
-
-
-def test_benchmark_page(tmp_path: Path) -> None:
-    rows = [
-        BenchmarkRow(
-            method="pour-d",
-            setting="digits",
-            access="forget",
-            scores={"acc_r": Score(value=0.97, spread=0.01, n=3, published=0.96), "acc_f": Score(value=0.0)},
-            report="runs/a report.html",
-        ),
-        BenchmarkRow(method="<b>rival</b>", setting="digits", scores={"acc_r": Score(value=0.91)}),
-        BenchmarkRow(method="other", setting="cifar10", scores={"own metric": Score(value=1234.5)}),
-    ]
-    write_benchmark_page(rows, tmp_path / "b.html", title="Digits <i>", notes=["A note."], command="pour bench digits")
-    page = Page((tmp_path / "b.html").read_text(encoding="utf-8"))
-    for words in ("Digits <i>", "<b>rival</b>", "± 0.010", "paper 0.960", "own metric", "1,234", "A note."):
-        assert words in page.prose
-    text = (tmp_path / "b.html").read_text(encoding="utf-8")
-    assert re.findall(r'class="best">([^<]*)', text) == ["0.970"]
-    assert "Means over 3 seeds" in page.prose
-    assert "3 methods on 2 settings" in page.prose
-    with pytest.raises(UsageError, match="at least one row"):
-        write_benchmark_page([], tmp_path / "c.html", title="t")
-    with pytest.raises(UsageError, match="relative path"):
-        BenchmarkRow(method="m", setting="s", scores={}, report="javascript:alert(1)")
 
 
 def test_a_page_of_scenes_counts_pixels_and_shows_a_class_called_train(tmp_path: Path) -> None:

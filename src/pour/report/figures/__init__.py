@@ -16,7 +16,6 @@ from pour.report.figures.losses import LossCurve, draw_losses, loss_data
 from pour.report.figures.masks import SegmentationData, draw_segmentation, segmentation_data
 from pour.report.figures.relearning import draw_relearning
 from pour.report.figures.saving import figure_svg, save_figure
-from pour.report.figures.simplex import SimplexData, draw_simplex, simplex_data
 from pour.report.figures.style import Theme
 from pour.report.figures.tradeoff import PlaneOf, TradeoffData, TradeoffPoint, draw_tradeoff, tradeoff_data
 
@@ -33,7 +32,6 @@ __all__ = [
     "MapLayer",
     "PlaneOf",
     "SegmentationData",
-    "SimplexData",
     "Theme",
     "TradeoffData",
     "TradeoffPoint",
@@ -52,7 +50,6 @@ __all__ = [
     "draw_losses",
     "draw_relearning",
     "draw_segmentation",
-    "draw_simplex",
     "draw_tradeoff",
     "embedding_data",
     "figure_svg",
@@ -62,6 +59,5 @@ __all__ = [
     "loss_data",
     "save_figure",
     "segmentation_data",
-    "simplex_data",
     "tradeoff_data",
 ]

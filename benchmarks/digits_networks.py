@@ -149,5 +149,5 @@ def bed_network(body: str, data: BedData, *, seed: int) -> nn.Module:
 def accuracies(model: nn.Module, data: BedData, label: int) -> tuple[float, float]:
     """Return the accuracy in percent on the test images of the other classes, and on those of ``label``."""
     right = (model(data.test_images).argmax(dim=1) == data.test_labels).double()
-    own = data.test_labels == label
-    return 100 * right[~own].mean().item(), 100 * right[own].mean().item()
+    is_forgotten = data.test_labels == label
+    return 100 * right[~is_forgotten].mean().item(), 100 * right[is_forgotten].mean().item()

@@ -9,9 +9,9 @@ import copy
 from typing import TYPE_CHECKING
 
 import pytest
+from digits_networks import BODIES, BedData, accuracies, bed_data, bed_network
 
 import pour
-from pour.bench.test_bed import BODIES, BedData, accuracies, bed_data, bed_network
 from pour.models.copy_and_swap import swap_module
 from pour.models.head import find_head
 
