@@ -45,3 +45,18 @@ def test_the_streaming_classes_are_there_by_name() -> None:
         assert missing == []
     with pytest.raises(AttributeError, match="has no attribute 'LinearCKB'"):
         _ = pour.metrics.LinearCKB
+
+
+def test_names_and_rooms_are_imported_on_first_use() -> None:
+    program = (
+        "import sys, pour; assert 'torch' not in sys.modules; "
+        "pour.models.NormalizedModel, pour.data.Splits, pour.training.Run, pour.methods, pour.report.FigureSection; "
+        "missing = [name for name in pour.__all__ if not hasattr(pour, name)]; assert missing == [], missing"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    import pour
+
+    for name in ("ImageDataset", "Eraser", "zero_shot_classifier", "load_segmentation"):
+        assert name in pour.__all__
+    with pytest.raises(AttributeError, match="has no attribute 'forgett'"):
+        _ = pour.forgett

@@ -10,13 +10,16 @@ if TYPE_CHECKING:
     from pour import auditing, bench, data, geometry, methods, metrics, models, report, training, unlearning
     from pour.auditing.audit import audit
     from pour.auditing.report import AuditReport
-    from pour.data.registry import list_datasets, load_dataset
+    from pour.data.dataset import ImageDataset
+    from pour.data.registry import list_datasets, load_dataset, load_segmentation
     from pour.data.splits import Splits
     from pour.geometry.collapse import neural_collapse
+    from pour.geometry.eraser import Eraser
     from pour.geometry.fitter import ProjectorFitter
     from pour.geometry.projector import Projector
     from pour.geometry.simplex import simplex_etf
     from pour.models.checkpoint import load, save
+    from pour.models.clip.zero_shot import zero_shot_classifier
     from pour.models.history import history
     from pour.models.networks.registry import build_model, list_models
     from pour.models.projecting.fold import fold
@@ -29,7 +32,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AuditReport": "pour.auditing.report",
+    "Eraser": "pour.geometry.eraser",
     "ForgetRequest": "pour.unlearning.request",
+    "ImageDataset": "pour.data.dataset",
     "Method": "pour.unlearning.contract",
     "Projector": "pour.geometry.projector",
     "ProjectorFitter": "pour.geometry.fitter",
@@ -44,12 +49,14 @@ _HOMES = {
     "list_models": "pour.models.networks.registry",
     "load": "pour.models.checkpoint",
     "load_dataset": "pour.data.registry",
+    "load_segmentation": "pour.data.registry",
     "neural_collapse": "pour.geometry.collapse",
     "register": "pour.unlearning.registry",
     "save": "pour.models.checkpoint",
     "simplex_etf": "pour.geometry.simplex",
     "unlearn": "pour.unlearning.unlearn",
     "write_report": "pour.report.page.audit_page",
+    "zero_shot_classifier": "pour.models.clip.zero_shot",
 }
 
 _ROOMS = ("auditing", "bench", "data", "geometry", "methods", "metrics", "models", "report", "training", "unlearning")
@@ -57,7 +64,9 @@ _ROOMS = ("auditing", "bench", "data", "geometry", "methods", "metrics", "models
 __all__ = [
     "AuditReport",
     "DivergenceError",
+    "Eraser",
     "ForgetRequest",
+    "ImageDataset",
     "Method",
     "PourError",
     "Projector",
@@ -79,6 +88,7 @@ __all__ = [
     "list_models",
     "load",
     "load_dataset",
+    "load_segmentation",
     "methods",
     "metrics",
     "models",
@@ -91,6 +101,7 @@ __all__ = [
     "unlearn",
     "unlearning",
     "write_report",
+    "zero_shot_classifier",
 ]
 
 __getattr__ = lazy_names("pour", _HOMES, rooms=_ROOMS)

@@ -13,7 +13,18 @@ from pour.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["SYMBOLS", "Better", "Meaning", "Metric", "find_metric", "list_metrics", "metric_of", "register_metric"]
+__all__ = [
+    "SYMBOLS",
+    "Better",
+    "Meaning",
+    "Metric",
+    "find_metric",
+    "list_metrics",
+    "metric_of",
+    "metrics_among",
+    "register_metric",
+    "title_of",
+]
 
 Better = Literal["higher", "lower", "as retrained"]
 """Direction of improvement if there is no retrained model to compare with."""

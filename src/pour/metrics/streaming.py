@@ -12,9 +12,8 @@ from pour.metrics._inputs import class_tuple
 from pour.metrics.accuracy import count_right, right_shares
 from pour.metrics.cka import Moments, add_moments, check_options, check_pair, cka_of_moments, no_moments
 from pour.metrics.predictions import uniformity_of_sums, uniformity_sums
-from pour.metrics.segmentation import pixel_confusion
 
-__all__ = ["LinearCKA", "PixelConfusion", "RetainedUniformity", "SplitAccuracy"]
+__all__ = ["LinearCKA", "RetainedUniformity", "SplitAccuracy"]
 
 
 class LinearCKA(Metric):
@@ -189,32 +188,3 @@ class RetainedUniformity(Metric):
     def compute(self) -> dict[str, Tensor]:
         """Return "entropy" and "kl_to_uniform", means over all images seen."""
         return uniformity_of_sums(self.sums)
-
-
-class PixelConfusion(Metric):
-    """The streaming form of `pixel_confusion`; adds over batches and processes.
-
-    Example:
-        >>> metric = PixelConfusion(2)
-        >>> metric.update(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]))
-        >>> metric.compute().tolist()
-        [[1, 1], [0, 1]]
-    """
-
-    is_differentiable = False
-    full_state_update = False
-
-    counts: Tensor
-
-    def __init__(self, num_classes: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.num_classes = num_classes
-        self.add_state("counts", torch.zeros(num_classes, num_classes, dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, predicted: Tensor, truth: Tensor) -> None:
-        """Add pixels: class indices of the same shape."""
-        self.counts += pixel_confusion(predicted, truth, self.num_classes)
-
-    def compute(self) -> Tensor:
-        """Return the counts of all pixels seen, (C, C)."""
-        return self.counts

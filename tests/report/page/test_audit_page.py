@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,9 +16,9 @@ from report_samples import SVG, sample_embedding, sample_figures, sample_history
 
 from pour.auditing import Line, Reading
 from pour.errors import UsageError
+from pour.metrics import list_metrics
 from pour.report import Embedding, FigureSection, ReportedRun, write_report
 from pour.report.page.cells import VERDICTS, count_verdicts, strip_of
-from pour.report.page.definitions import DEFINITIONS
 from pour.report.page.facts import access_of, forgotten_words
 
 if TYPE_CHECKING:
@@ -134,7 +135,11 @@ def test_definitions_cover_the_lines_and_links_lead_somewhere(full: Page) -> Non
     assert links
     assert all(link is not None and link.startswith("#") and link[1:] in ids for link in links)
     # A classifier's page has no IoU.
-    told = [name for name in DEFINITIONS if not name.startswith(("random", "weight")) and "iou_" not in name]
+    told = [
+        name
+        for name in map(attrgetter("name"), list_metrics())
+        if not name.startswith(("random", "weight")) and "iou_" not in name
+    ]
     assert {f"def-{name}" for name in told} - set(ids) <= {
         "def-nc2_ideal_angle",
         "def-nc2_angle_deviation",

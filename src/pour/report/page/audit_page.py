@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pour._io import write_text
 from pour.errors import UsageError
+from pour.metrics.catalogue import SYMBOLS, find_metric, metric_of, metrics_among
 from pour.report.page.cells import count_verdicts, strip_of
-from pour.report.page.definitions import SYMBOLS, base_name, definitions_of
 from pour.report.page.facts import access_of, forgotten_words, reference_words, seconds_of, versions
 from pour.report.page.rendering import render
 
@@ -33,19 +33,20 @@ _SECTIONS = {
         "A projector stands before the head of this model; the encoder behind it is measured here.",
     ),
 }
-_GLANCE = {
-    "acc_r": "Acc_r",
-    "acc_f": "Acc_f",
-    "aus": "AUS",
-    "iou_r": "IoU_r",
-    "iou_r_rest": "IoU_r, rest",
-    "iou_f": "IoU_f",
-    "cka_f_o": "CKA_f(o)",
-    "rus_o": "RUS(o)",
-    "rus_r": "RUS(r)",
-    "rmia_balanced_accuracy": "rMIA",
-    "relearn_f": "relearned",
-}
+# The metrics of the first table.
+_GLANCE = (
+    "acc_r",
+    "acc_f",
+    "aus",
+    "iou_r",
+    "iou_r_rest",
+    "iou_f",
+    "cka_f_o",
+    "rus_o",
+    "rus_r",
+    "rmia_balanced_accuracy",
+    "relearn_f",
+)
 _ANSWERS = 8
 
 
@@ -146,7 +147,7 @@ def _context(
         "glance": _glance(runs),
         "figures": _grouped(figures),
         "embedding": None if embedding is None else embedding.payload(report.data),
-        "definitions": definitions_of(names),
+        "definitions": metrics_among(names),
         "symbols": SYMBOLS,
         "command": command,
         "versions": versions(report),
@@ -192,7 +193,7 @@ def _glance(runs: Sequence[ReportedRun]) -> dict[str, Any]:
         if role in runs[0].report.models
     ]
     return {
-        "titles": [_GLANCE[name] for name in names],
+        "titles": [metric_of(name).label for name in names],
         "lines": [[lines.get(name) for name in names] for lines in found],
         "references": references,
     }
@@ -217,7 +218,7 @@ def _answers(report: AuditReport) -> dict[str, Any] | None:
 
 def _collapse(report: AuditReport) -> dict[str, Any] | None:
     roles = [role for role, values in report.collapse.items() if values]
-    names = list(dict.fromkeys(name for role in roles for name in report.collapse[role] if base_name(name)))
+    names = list(dict.fromkeys(name for role in roles for name in report.collapse[role] if find_metric(name)))
     return {"roles": roles, "names": names} if roles else None
 
 

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from pour.metrics.catalogue import find_metric, title_of
 from pour.report.page.cells import VERDICTS, duration, number
-from pour.report.page.definitions import base_name, title_of
+from pour.report.page.mathml import mathml
 
 __all__ = ["render"]
 
@@ -27,7 +28,13 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters |= {"number": number, "duration": duration, "title_of": title_of, "base_name": base_name}
+    environment.filters |= {
+        "number": number,
+        "duration": duration,
+        "title_of": title_of,
+        "metric_name": _metric_name,
+        "mathml": mathml,
+    }
     environment.globals["VERDICTS"] = VERDICTS
     return environment
 
@@ -66,6 +73,12 @@ def render(template: str, *, scripts: tuple[str, ...], form: Literal["none", "se
         scripts=[marked[name] for name in scripts],
         **context,
     )
+
+
+def _metric_name(name: str) -> str | None:
+    """Return the catalogue's name of a measured value, without prefix and suffix, or None for an unknown metric."""
+    match = find_metric(name)
+    return None if match is None else match[0].name
 
 
 def _source(name: str) -> str:
