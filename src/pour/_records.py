@@ -1,0 +1,233 @@
+"""Decode and encode the files that pour reads: one frozen dataclass per kind of file, its record.
+
+The module belongs to no room, because the metric catalogue is a file too and ``metrics`` is above ``data``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import reprlib
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, overload
+
+from pour.errors import PourError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from _typeshed import DataclassInstance
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+__all__ = ["AnyFloat", "Option", "Scalar", "decode", "encode", "read", "record", "schema"]
+
+T = TypeVar("T")
+
+Scalar = str | int | float | bool | None
+"""A JSON value without parts."""
+Option = Scalar | tuple[Scalar, ...]
+"""A value of an option: a scalar or a list of scalars."""
+
+_CONFIG: ConfigDict = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
+_ADAPTERS: dict[object, TypeAdapter[Any]] = {}
+_LARGEST_FILE = 256 * 2**20
+_NEWEST = "__record_version__"
+_DERIVED = "__record_derived__"
+
+
+class _AcceptsAnyFloat:
+    """Annotation that pydantic asks for the schema of a float. The schema is plain data and needs no import."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: object, handler: object) -> dict[str, Any]:
+        return {"type": "float", "strict": True, "allow_inf_nan": True}
+
+
+AnyFloat = Annotated[float, _AcceptsAnyFloat()]
+"""Type of a field that may be NaN or infinite. Other float fields refuse both."""
+
+
+@overload
+def record(kind: type[T]) -> type[T]: ...
+
+
+@overload
+def record(*, version: str | None = None, derived: Sequence[str] = ()) -> Callable[[type[T]], type[T]]: ...
+
+
+def record(
+    kind: type[T] | None = None, *, version: str | None = None, derived: Sequence[str] = ()
+) -> type[T] | Callable[[type[T]], type[T]]:
+    """Mark a frozen dataclass as a record: :func:`decode` checks types exactly and refuses unknown keys.
+
+    Every dataclass inside a record is marked too. Ruff leaves the imports of its annotations at run time.
+
+    Args:
+        kind: Dataclass to mark.
+        version: Field with the version of the format. The default of the field is the newest version.
+        derived: Keys that the file contains for other programs. :func:`decode` ignores them.
+
+    Example:
+        >>> @record(version="schema")
+        ... @dataclasses.dataclass(frozen=True)
+        ... class Point:
+        ...     x: float
+        ...     schema: int = 1
+        >>> decode(Point, '{"x": 2.5, "schema": 1}', "point.json")
+        Point(x=2.5, schema=1)
+        >>> decode(Point, '{"x": "2.5", "schema": 1}', "point.json")
+        Traceback (most recent call last):
+        pour.errors.UsageError: point.json has the value '2.5' for x, which must be a valid number; correct it.
+    """
+
+    def mark(kind: type[T]) -> type[T]:
+        kind.__pydantic_config__ = _CONFIG  # type: ignore[attr-defined]
+        defaults = {name: getattr(kind, name, None) for name in kind.__annotations__}
+        setattr(kind, _NEWEST, None if version is None else (version, defaults[version]))
+        setattr(kind, _DERIVED, tuple(derived))
+        return kind
+
+    return mark if kind is None else mark(kind)
+
+
+def read(kind: type[T], path: str | os.PathLike[str]) -> T:
+    """Return the record in a file. Raise UsageError if the file is missing, unreadable or of another kind."""
+    source = Path(path)
+    if not source.is_file():
+        raise UsageError(f"There is no file {source}; check the path.")
+    try:
+        if source.stat().st_size > _LARGEST_FILE:
+            raise UsageError(f"{source} is larger than {_LARGEST_FILE // 2**20} MiB; give another file.")
+        content = source.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{source} cannot be read ({error.strerror or error}); check its permissions.") from error
+    return decode(kind, content, source)
+
+
+def decode(kind: type[T], content: str | bytes, path: str | os.PathLike[str]) -> T:
+    """Return the record that ``content`` encodes. Raise UsageError with the file and the dotted key otherwise.
+
+    Args:
+        kind: A :func:`record`, or a type made of records such as ``dict[str, Cell]``.
+        content: JSON, or TOML if the path ends in ``.toml``.
+        path: File that the errors name.
+    """
+    from pydantic import ValidationError
+    from pydantic_core import to_json
+
+    text = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+    if Path(path).suffix == ".toml":
+        text = _toml_as_json(text, path)
+    data = _parse(text, path)
+    _check_version(kind, data, path)
+    ignored = [key for key in getattr(kind, _DERIVED, ()) if isinstance(data, dict) and key in data]
+    if ignored:
+        text = to_json({key: value for key, value in data.items() if key not in ignored}, inf_nan_mode="constants")
+    try:
+        return _adapter(kind).validate_json(text)
+    except ValidationError as error:
+        raise UsageError(_sentence(error, data, path)) from error
+    except PourError as error:
+        raise UsageError(f"{path} cannot be used: {error}") from error
+
+
+def encode(instance: DataclassInstance, *, indent: int | None = None, sort_keys: bool = False) -> str:
+    """Return a record as JSON. Raise PourError if a number is not finite and its field is not :data:`AnyFloat`."""
+    text = json.dumps(dataclasses.asdict(instance), indent=indent, sort_keys=sort_keys, default=os.fspath)
+    try:
+        decode(type(instance), text, type(instance).__name__)
+    except UsageError as error:
+        raise PourError(f"The {type(instance).__name__} cannot be stored: {error}") from error
+    return text
+
+
+def schema(kind: type[Any]) -> dict[str, Any]:
+    """Return the JSON Schema of a record, for documentation and for completion in editors."""
+    return _adapter(kind).json_schema()
+
+
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    from pydantic import TypeAdapter
+
+    if kind not in _ADAPTERS:
+        # pydantic refuses a second configuration for a dataclass, which brings its own.
+        config = None if dataclasses.is_dataclass(kind) else _CONFIG
+        _ADAPTERS[kind] = TypeAdapter(kind, config=config)
+    return _ADAPTERS[kind]
+
+
+def _toml_as_json(content: bytes, path: str | os.PathLike[str]) -> bytes:
+    """Return TOML as JSON: in strict mode, lists of Python are no tuples, and lists of JSON are."""
+    try:
+        return json.dumps(tomllib.loads(content.decode("utf-8"))).encode()
+    except ValueError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}; correct the file.") from error
+    except TypeError as error:
+        raise UsageError(f"{path} contains a date or a time; write it as a string.") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} has too many nested lists or tables; correct the file.") from error
+
+
+def _parse(text: bytes, path: str | os.PathLike[str]) -> Any:
+    from pydantic_core import from_json
+
+    try:
+        return from_json(text)
+    except ValueError as error:
+        raise UsageError(f"{path} is not valid JSON: {error}; it may be cut short or of another kind.") from error
+
+
+def _check_version(kind: type[Any], data: object, path: str | os.PathLike[str]) -> None:
+    """Raise UsageError for another version of the format, whose keys may be unknown here."""
+    field = getattr(kind, _NEWEST, None)
+    if field is None or not isinstance(data, dict):
+        return
+    name, newest = field
+    version = data.get(name)
+    if not isinstance(version, int):
+        raise UsageError(f"{path} has no {name}, which is a number; give a file that pour wrote.")
+    if version > newest:
+        raise UsageError(f"{path} has {name} {version}, newer than this pour reads ({newest}); update pour-unlearning.")
+    if version < newest:
+        raise UsageError(f"{path} has {name} {version}, older than this pour reads ({newest}); make the file again.")
+
+
+def _sentence(error: ValidationError, data: object, path: str | os.PathLike[str]) -> str:
+    """Describe the first wrong value of ``data``."""
+    problems = error.errors(include_url=False, include_context=False)
+    places = [_place(problem["loc"], data) for problem in problems]
+    # A value of a union has one problem for each type of the union. The type that fails deepest inside fits best.
+    place = max((other for other in places if other[: len(places[0])] == places[0]), key=len)
+    first, *others = [problem for problem, other in zip(problems, places, strict=True) if other == place]
+    key = ".".join(place)
+    if first["type"] in {"missing", "missing_argument", "missing_keyword_only_argument"}:
+        name = ".".join((*place, _printable(first["loc"][-1])))
+        return f"{path} lacks the key {name}; it may be cut short or of another kind."
+    if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
+        return f"{path} has the unknown key {key}; remove it or correct its name."
+    expected = [problem["msg"].removeprefix("Input should be ") for problem in (first, *others)]
+    if first["type"] in {"value_error", "assertion_error"}:
+        return f"{path} cannot be used{f', see {key}' if key else ''}: {expected[0].partition(', ')[2]}"
+    value = reprlib.repr(first["input"])
+    return (
+        f"{path} has the value {value} for {key or 'its content'}, which must be {' or '.join(expected)}; correct it."
+    )
+
+
+def _place(location: Sequence[str | int], data: object) -> tuple[str, ...]:
+    """Return the keys of a location. pydantic puts the names of types between them, which are no keys."""
+    place = []
+    for part in location:
+        if (isinstance(data, dict) and part in data) or (
+            isinstance(data, list) and isinstance(part, int) and part < len(data)
+        ):
+            place.append(_printable(part))
+            data = data[part]  # type: ignore[index]
+    return tuple(place)
+
+
+def _printable(part: str | int) -> str:
+    text = str(part)
+    return text if text.isprintable() else repr(text)
