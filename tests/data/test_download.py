@@ -198,7 +198,7 @@ def test_loading_downloads_only_when_asked(tmp_path, server, monkeypatch):
     arrays = {f"{split}_images": random_images(2, 28)[..., 0] for split in ("train", "val", "test")}
     np.savez(buffer, **arrays, **{f"{split}_labels": np.array([[0], [1]]) for split in ("train", "val", "test")})
     server.content = buffer.getvalue()
-    entry = registry._IMAGES["pneumoniamnist"]
+    entry = registry._DATASETS["pneumoniamnist"]
     file = RemoteFile(
         url=f"http://127.0.0.1:{server.server_port}/p.npz",
         filename="pneumoniamnist.npz",
@@ -206,7 +206,7 @@ def test_loading_downloads_only_when_asked(tmp_path, server, monkeypatch):
     )
     from dataclasses import replace
 
-    monkeypatch.setitem(registry._IMAGES, "pneumoniamnist", replace(entry, info=replace(entry.info, files=(file,))))
+    monkeypatch.setitem(registry._DATASETS, "pneumoniamnist", replace(entry, info=replace(entry.info, files=(file,))))
     with pytest.raises(UsageError, match=r"p\.npz"):
         load_dataset("pneumoniamnist", tmp_path)
     assert server.asked == []

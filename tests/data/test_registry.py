@@ -143,7 +143,7 @@ def test_voc_is_unpacked_where_it_was_downloaded(tmp_path, monkeypatch):
     digest = "sha256:" + hashlib.sha256(archive.read_bytes()).hexdigest()
     info = replace(registry.VOC2012, files=(RemoteFile(url="http://x/voc.tar", filename="voc.tar", checksum=digest),))
     monkeypatch.setattr(registry, "VOC2012", info)
-    monkeypatch.setitem(registry._SEGMENTATION, "voc2012", replace(registry._SEGMENTATION["voc2012"], info=info))
+    monkeypatch.setitem(registry._DATASETS, "voc2012", replace(registry._DATASETS["voc2012"], info=info))
     data = load_segmentation("voc2012", tmp_path, download=True)
     assert data.splits["test"].read(0)[0].shape == (8, 8, 3)
     names = {path.name for path in tmp_path.rglob("*") if path.is_file() or path.is_symlink()}

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import random
-import subprocess
-import sys
-import textwrap
 import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -274,41 +270,6 @@ def test_names_of_an_earlier_head_are_left_out(method: str) -> None:
         result = pour.unlearn(model, small_request(), method=method, device="cpu", progress=False, head="3")
     record = pour.history(result)[-1]
     assert (record.classes, record.class_names) == ((2,), ())
-
-
-def test_a_method_of_another_package_is_found_by_its_entry_point(tmp_path: Path) -> None:
-    """As an installed package declares it; the same name is a method of every command."""
-    (tmp_path / "theirs.py").write_text(
-        textwrap.dedent('''
-            from dataclasses import dataclass
-            from typing import ClassVar
-
-            from pour.methods.masked_head import MaskedHead
-            from pour.unlearning import register
-
-
-            @register
-            @dataclass(kw_only=True)
-            class Theirs(MaskedHead):
-                """Delete the row, as theirs."""
-
-                name: ClassVar[str] = "theirs"
-        ''')
-    )
-    facts = tmp_path / "theirs-1.0.dist-info"
-    facts.mkdir()
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (facts / "entry_points.txt").write_text("[pour.methods]\nbroken = nowhere:Gone\ntheirs = theirs:Theirs\n")
-    code = "import pour; print(*(m.summary for m in pour.list_methods() if m.name == 'theirs'))"
-    code += "; print(pour.unlearning.get_method('theirs'))"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
-    assert done.stdout.splitlines() == ["Delete the row, as theirs.", "<class 'theirs.Theirs'>"], done.stderr
-    # One that is broken costs nobody else, and is told once.
-    assert done.stderr.count("The method 'broken' of theirs is left out: nowhere:Gone cannot be taken for a") == 1
-    bench = "from pour.bench import get_experiment; print(*(row.name for row in get_experiment('digits').rows))"
-    done = subprocess.run([sys.executable, "-c", bench], capture_output=True, text=True, env=environment, check=False)
-    assert "theirs" in done.stdout.split(), done.stderr
 
 
 def test_a_method_is_what_the_registry_takes() -> None:

@@ -19,5 +19,6 @@ def datasets(root: Root = None) -> None:
     table = Table("dataset", "task", "present", "licence", "what", title=Text(f"under {data_root(root)}"))
     for status in pour.list_datasets(root):
         info = status.info
-        table.add_row(info.name, info.task, "yes" if status.present else "no", info.licence, info.title)
+        present = "yes" if status.present else "no"
+        table.add_row(*map(Text, (info.name, info.task, present, info.licence, info.title)))
     show(table)

@@ -23,6 +23,6 @@ def methods() -> None:
     for info in pour.list_methods():
         left = "-" if info.first_call is None else str(info.first_call)
         needs = ", ".join(info.needs) or "nothing"
-        table.add_row(info.name, needs, info.cost, left, info.paper, info.summary)
+        table.add_row(*map(Text, (info.name, needs, str(info.cost), left, info.paper, info.summary)))
     show(table)
     show(Text(_TEST_BED))

@@ -7,11 +7,14 @@ from pour.data.info import DatasetInfo, RemoteFile
 from pour.data.loader import DeviceLoader
 from pour.data.registry import (
     DatasetStatus,
+    NamedDataset,
     data_root,
     is_segmentation,
     list_datasets,
     load_dataset,
     load_segmentation,
+    open_dataset,
+    register_dataset,
 )
 from pour.data.scene_loader import SceneAugment, SceneLoader
 from pour.data.scenes import Scenes
@@ -24,6 +27,7 @@ __all__ = [
     "DeviceLoader",
     "ImageDataset",
     "ImageSplit",
+    "NamedDataset",
     "Part",
     "RemoteFile",
     "SceneAugment",
@@ -37,4 +41,6 @@ __all__ = [
     "list_datasets",
     "load_dataset",
     "load_segmentation",
+    "open_dataset",
+    "register_dataset",
 ]

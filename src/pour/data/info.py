@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-__all__ = ["OWN_DATA", "DatasetInfo", "RemoteFile", "Task"]
-
-Task = Literal["classification", "segmentation"]
+__all__ = ["OWN_DATA", "DatasetInfo", "RemoteFile"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +32,8 @@ class DatasetInfo:
     """Name under which it is asked for."""
     title: str
     """Name under which people know it."""
-    task: Task = "classification"
+    task: str = "classification"
+    """Kind of labels: ``classification``, ``segmentation``, or the name of another package's task."""
     licence: str = "not stated"
     citation: str = ""
     """Reference to the paper or report that introduced it."""

@@ -1,4 +1,4 @@
-"""Datasets by name: what there is, what is present, and opening it."""
+"""The registry of datasets: list them, find their files and open them by name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from pour._plug_ins import load_plug_ins
 from pour.data.download import fetch
 from pour.data.formats.archives import unpack_tar
 from pour.data.formats.cifar import CIFAR10, CIFAR100, CifarFormat, find_cifar, read_cifar
@@ -27,17 +28,25 @@ from pour.data.formats.scenes import (
     read_camvid,
     read_voc,
 )
+from pour.data.info import DatasetInfo
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from pour.data.dataset import ImageDataset
-    from pour.data.info import DatasetInfo
 
-__all__ = ["DatasetStatus", "data_root", "is_segmentation", "list_datasets", "load_dataset", "load_segmentation"]
-
-T = TypeVar("T")
+__all__ = [
+    "DatasetStatus",
+    "NamedDataset",
+    "data_root",
+    "is_segmentation",
+    "list_datasets",
+    "load_dataset",
+    "load_segmentation",
+    "open_dataset",
+    "register_dataset",
+]
 
 _REFUSED = {
     "chestmnist": "its images have several labels each, and forgetting a class needs images that belong to one class"
@@ -46,37 +55,70 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class DatasetStatus:
-    """A dataset that can be asked for by name, and whether it is there."""
+    """Facts about a dataset with a name, and its place on this machine."""
 
     info: DatasetInfo
     present: bool
     path: Path | None
-    """Where it was found; None where it is absent or ships with a package."""
+    """Path of the files; None if they are absent or belong to a package."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry(Generic[T]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedDataset:
+    """A dataset that can be opened by the name in its ``info``.
+
+    Example:
+        >>> NamedDataset(info=DatasetInfo(name="mine", title="My images"), read=read_digits).find is None
+        True
+    """
+
     info: DatasetInfo
-    find: Callable[[Path], Path | None]
-    read: Callable[[Path], T]
+    read: Callable[[Path], Any]
+    """Function from the path that ``find`` returned to the dataset. Without ``find`` it gets the data folder."""
+    find: Callable[[Path], Path | None] | None = None
+    """Function from the data folder to the path of the files, or to None if they are absent. None if no files are
+    needed."""
 
 
-def _cifar_entry(cifar: CifarFormat) -> _Entry[ImageDataset]:
-    return _Entry(cifar.info, partial(find_cifar, cifar=cifar), partial(read_cifar, cifar=cifar))
+def _read_packaged_digits(_: Path) -> ImageDataset:
+    return read_digits()
 
 
-def _medmnist_entry(info: DatasetInfo) -> _Entry[ImageDataset]:
-    return _Entry(info, partial(find_medmnist, name=info.name), partial(read_medmnist, name=info.name))
+def _cifar(cifar: CifarFormat) -> NamedDataset:
+    return NamedDataset(info=cifar.info, find=partial(find_cifar, cifar=cifar), read=partial(read_cifar, cifar=cifar))
 
 
-_IMAGES: dict[str, _Entry[ImageDataset]] = {
-    entry.info.name: entry
-    for entry in (_cifar_entry(CIFAR10), _cifar_entry(CIFAR100), *map(_medmnist_entry, MEDMNIST.values()))
+def _medmnist(info: DatasetInfo) -> NamedDataset:
+    return NamedDataset(
+        info=info, find=partial(find_medmnist, name=info.name), read=partial(read_medmnist, name=info.name)
+    )
+
+
+_DATASETS: dict[str, NamedDataset] = {
+    dataset.info.name: dataset
+    for dataset in (
+        NamedDataset(info=DIGITS, read=_read_packaged_digits),
+        _cifar(CIFAR10),
+        _cifar(CIFAR100),
+        *map(_medmnist, MEDMNIST.values()),
+        NamedDataset(info=CAMVID, find=find_camvid, read=read_camvid),
+        NamedDataset(info=VOC2012, find=find_voc, read=read_voc),
+    )
 }
-_SEGMENTATION: dict[str, _Entry[SegmentationDataset]] = {
-    "camvid": _Entry(CAMVID, find_camvid, read_camvid),
-    "voc2012": _Entry(VOC2012, find_voc, read_voc),
-}
+
+
+def register_dataset(dataset: NamedDataset) -> NamedDataset:
+    """Add a dataset to the registry. Raise UsageError if another dataset has its name."""
+    if not isinstance(dataset, NamedDataset) or not isinstance(dataset.info, DatasetInfo):
+        raise UsageError(f"A dataset is a pour.data.NamedDataset with a DatasetInfo, not {dataset!r}.")
+    if _DATASETS.setdefault(dataset.info.name, dataset) != dataset:
+        raise UsageError(f"There is already a dataset {dataset.info.name!r}; choose another name.")
+    return dataset
+
+
+def _all_datasets() -> dict[str, NamedDataset]:
+    load_plug_ins("dataset", register_dataset)
+    return _DATASETS
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
@@ -89,19 +131,18 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
 
 
 def list_datasets(root: str | os.PathLike[str] | None = None) -> list[DatasetStatus]:
-    """List the datasets that have a name, and where they are under the data folder.
+    """Return every dataset with a name, and where it is under the data folder.
 
     Example:
         >>> [status.present for status in list_datasets("/nowhere") if status.info.name == "digits"]
         [True]
     """
     folder = data_root(root)
-    found = [DatasetStatus(DIGITS, present=True, path=None)]
-    entries: list[_Entry[Any]] = [*_IMAGES.values(), *_SEGMENTATION.values()]
-    for entry in entries:
-        path = entry.find(folder)
-        found.append(DatasetStatus(entry.info, present=path is not None, path=path))
-    return found
+    statuses = []
+    for dataset in _all_datasets().values():
+        path = None if dataset.find is None else dataset.find(folder)
+        statuses.append(DatasetStatus(dataset.info, present=dataset.find is None or path is not None, path=path))
+    return statuses
 
 
 def load_dataset(name: str, root: str | os.PathLike[str] | None = None, *, download: bool = False) -> ImageDataset:
@@ -111,10 +152,10 @@ def load_dataset(name: str, root: str | os.PathLike[str] | None = None, *, downl
         name: A name from :func:`list_datasets`; ``folder:PATH`` for a folder with one folder per class
             (``folder:PATH@SIZE`` scales the images); or the path of a ``.npz`` file.
         root: The data folder, by default ``POUR_DATA`` or ``~/.cache/pour``.
-        download: Fetch what is not there.
+        download: Download missing files.
 
     Raises:
-        UsageError: The name is unknown, the data is not there, or it is damaged.
+        UsageError: The name is unknown, or the files are missing or damaged.
 
     Example:
         >>> load_dataset("digits").splits["train"]
@@ -124,61 +165,71 @@ def load_dataset(name: str, root: str | os.PathLike[str] | None = None, *, downl
         return _read_folder(name.removeprefix("folder:"))
     if name.endswith(".npz"):
         return _read_npz(Path(name).expanduser())
-    if name == "digits":
-        return read_digits()
-    if name in _SEGMENTATION:
+    if is_segmentation(name):
         raise UsageError(f"{name} is a segmentation dataset; open it with load_segmentation({name!r}).")
-    entry = _entry(name, _IMAGES)
-    return entry.read(_locate(entry, data_root(root), download=download))
+    dataset: ImageDataset = open_dataset(name, root, download=download)
+    return dataset
 
 
 def is_segmentation(name: str) -> bool:
-    """Whether a dataset of that name has a label to every pixel.
+    """Return whether the dataset of that name has a label for every pixel.
 
     Example:
         >>> is_segmentation("camvid"), is_segmentation("cifar10")
         (True, False)
     """
-    return name in _SEGMENTATION
+    return name in _all_datasets() and _all_datasets()[name].info.task == "segmentation"
 
 
 def load_segmentation(
     name: str, root: str | os.PathLike[str] | None = None, *, download: bool = False
 ) -> SegmentationDataset:
     """Open a segmentation dataset: ``camvid`` or ``voc2012``."""
-    if name in _IMAGES or name == "digits":
+    if name not in _all_datasets():
+        raise _unknown(name, [known for known in _DATASETS if is_segmentation(known)])
+    if not is_segmentation(name):
         raise UsageError(f"{name} is a classification dataset; open it with load_dataset({name!r}).")
-    entry = _entry(name, _SEGMENTATION)
-    return entry.read(_locate(entry, data_root(root), download=download))
+    dataset: SegmentationDataset = open_dataset(name, root, download=download)
+    return dataset
 
 
-def _entry(name: str, known: Mapping[str, _Entry[T]]) -> _Entry[T]:
-    if name in known:
-        return known[name]
-    if name in _REFUSED:
-        raise UsageError(f"{name} is not offered: {_REFUSED[name]}.")
-    names = ["digits", *known] if known is _IMAGES else list(known)
-    close = difflib.get_close_matches(name.lower(), names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
-    raise UsageError(f"There is no dataset {name!r}{hint} Known are {', '.join(names)}, folder:PATH and FILE.npz.")
-
-
-def _locate(entry: _Entry[T], root: Path, *, download: bool) -> Path:
-    info = entry.info
-    path = entry.find(root)
+def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, download: bool = False) -> Any:
+    """Open the dataset ``name`` of any task. Raise UsageError if the name is unknown or its files are missing."""
+    if name not in _all_datasets():
+        raise _unknown(name, list(_DATASETS))
+    dataset, folder = _DATASETS[name], data_root(root)
+    if dataset.find is None:
+        return dataset.read(folder)
+    path = dataset.find(folder)
     if path is None and download:
-        for file in info.files:
-            archive = fetch(file, root)
-            if info is VOC2012:
-                unpack_tar(archive, root / info.name, _is_voc_segmentation)
-        path = entry.find(root)
-    if path is not None:
-        return path
+        _download(dataset.info, folder)
+        path = dataset.find(folder)
+    if path is None:
+        raise UsageError(_missing(dataset.info, folder))
+    return dataset.read(path)
+
+
+def _unknown(name: str, known: list[str]) -> UsageError:
+    if name in _REFUSED:
+        return UsageError(f"{name} is not offered: {_REFUSED[name]}.")
+    close = difflib.get_close_matches(name.lower(), known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else "."
+    return UsageError(f"There is no dataset {name!r}{hint} Known are {', '.join(known)}, folder:PATH and FILE.npz.")
+
+
+def _download(info: DatasetInfo, root: Path) -> None:
+    for file in info.files:
+        archive = fetch(file, root)
+        if info.name == VOC2012.name:
+            unpack_tar(archive, root / info.name, _is_voc_segmentation)
+
+
+def _missing(info: DatasetInfo, root: Path) -> str:
     if not info.files:
-        raise UsageError(f"{info.name} is not under {root}; fetch it from {info.homepage} and put it there.")
+        return f"{info.name} is not under {root}; fetch it from {info.homepage} and put it there."
     addresses = ", ".join(file.url for file in info.files)
     extra = "" if importlib.util.find_spec("pooch") else ', which needs pip install "pour-unlearning[download]"'
-    raise UsageError(
+    return (
         f"{info.name} is not under {root}; set POUR_DATA or root (--root) to the folder that has it, pass "
         f"download=True (pour train --download){extra}, or fetch {addresses} and put it there."
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Literal
 
+from pour._plug_ins import load_plug_ins
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ __all__ = [
     "title_of",
 ]
 
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 Better = Literal["higher", "lower", "as retrained"]
 """Direction of improvement if there is no retrained model to compare with."""
 Meaning = Literal["leak", "destroyed", "loss", "better", "towards original", "depends"]
@@ -98,10 +101,16 @@ def register_metric(metric: Metric) -> Metric:
     """Add a metric to the catalogue. Raise UsageError if another metric has its name."""
     if not isinstance(metric, Metric):
         raise UsageError(f"A metric is a pour.metrics.Metric, not {metric!r}.")
-    if _catalogue().get(metric.name, metric) != metric:
+    if not _NAME.fullmatch(metric.name):
+        raise UsageError(f"A metric cannot be called {metric.name!r}; use lower-case letters, digits and _.")
+    if _catalogue().setdefault(metric.name, metric) != metric:
         raise UsageError(f"There is already a metric {metric.name!r}; choose another name.")
-    _catalogue()[metric.name] = metric
     return metric
+
+
+def _all_metrics() -> dict[str, Metric]:
+    load_plug_ins("metric", register_metric)
+    return _catalogue()
 
 
 def list_metrics() -> list[Metric]:
@@ -111,7 +120,7 @@ def list_metrics() -> list[Metric]:
         >>> [metric.name for metric in list_metrics()][:2]
         ['acc_r', 'acc_f']
     """
-    return list(_catalogue().values())
+    return list(_all_metrics().values())
 
 
 def find_metric(name: str) -> tuple[Metric, str] | None:
@@ -127,10 +136,11 @@ def find_metric(name: str) -> tuple[Metric, str] | None:
         ('cka_f_o', '_train')
     """
     whole = name.removeprefix("raw.")
+    metrics = _catalogue() if whole in _catalogue() else _all_metrics()
     base = whole
-    while base and base not in _catalogue():
+    while base and base not in metrics:
         base = base.rpartition("_")[0]
-    return (_catalogue()[base], whole[len(base) :]) if base else None
+    return (metrics[base], whole[len(base) :]) if base else None
 
 
 def metric_of(name: str) -> Metric:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-import warnings
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from typing import TypeVar, get_args
 
+from pour._plug_ins import load_plug_ins
 from pour.errors import UsageError
 from pour.unlearning.contract import Method
 from pour.unlearning.first_call import FirstCall, first_call
@@ -19,7 +18,7 @@ from pour.unlearning.request import Need
 __all__ = ["MethodInfo", "get_method", "list_methods", "register"]
 
 _METHODS: dict[str, type[Method]] = {}
-_GROUP = "pour.methods"
+_PACKAGE = "pour.methods"
 MethodT = TypeVar("MethodT", bound=type[Method])
 
 
@@ -57,33 +56,15 @@ def register(method: MethodT) -> MethodT:
 @cache
 def _built_in() -> dict[str, str]:
     """Return the module of each method of this package. The file ``pour_d.py`` contains the method ``pour-d``."""
-    package = importlib.import_module(_GROUP)
+    package = importlib.import_module(_PACKAGE)
     names = [module.name for module in pkgutil.iter_modules(package.__path__)]
-    return {name.replace("_", "-"): f"{_GROUP}.{name}" for name in names}
-
-
-@cache
-def _load_plug_ins() -> None:
-    """Register the methods of other packages, once per process, because it reads the metadata of all packages."""
-    for entry in entry_points(group=_GROUP):
-        if entry.name in _METHODS:
-            continue
-        try:
-            register(entry.load())
-        except (Exception, SystemExit) as error:
-            # A broken package loses only its own methods.
-            package = entry.dist.name if entry.dist is not None else "an installed package"
-            warnings.warn(
-                f"The method {entry.name!r} of {package} is left out: {entry.value} cannot be taken for a method "
-                f"({type(error).__name__}: {error}).",
-                stacklevel=4,
-            )
+    return {name.replace("_", "-"): f"{_PACKAGE}.{name}" for name in names}
 
 
 def _all_methods() -> dict[str, type[Method]]:
     for module in _built_in().values():
         importlib.import_module(module)
-    _load_plug_ins()
+    load_plug_ins("method", register)
     return _METHODS
 
 
@@ -111,7 +92,7 @@ def list_methods() -> list[MethodInfo]:
     return [
         MethodInfo(
             name=name,
-            summary=(method.__doc__ or "").strip().splitlines()[0],
+            summary=(method.__doc__ or "").strip().partition("\n")[0],
             needs=method.needs,
             cost=method.cost,
             paper=method.paper,
