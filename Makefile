@@ -6,13 +6,19 @@ CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.dev-installed
 WORKERS ?= 2
 
-.PHONY: demo test lint bench docs results clean
+# Each worker of the tests has one core.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+.PHONY: demo test test-slow lint bench docs results clean
 
 demo: $(CORE)
 	$(BIN)/pour demo
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(PYTEST) -m "not slow"
+
+test-slow: $(DEV)
+	$(PYTEST) -m slow tests
 
 lint: $(DEV)
 	$(BIN)/ruff check .

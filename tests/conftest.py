@@ -30,8 +30,9 @@ FORGOTTEN_DIGIT = "3"
 DIGITS_NETWORKS = Path(__file__).parent / "networks" / "digits"
 _PATIENCE = 300.0
 
-# Each worker has a core.
+# Each worker has one core, and so have the processes that its tests start.
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 keep_freed_memory()
 
 

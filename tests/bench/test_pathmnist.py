@@ -131,6 +131,7 @@ def test_wrong_use_is_said(weights: Path) -> None:
         replace(get_experiment("pathmnist", weights=str(weights)), weights=None)
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_forgets_and_audits(root: Path, weights: Path, tmp_path: Path) -> None:
     common = ["--data", "pathmnist", "--root", str(root), "--device", "cpu", "--quiet"]
     train = ["train", "--arch", ARCH, "--weights", str(weights), "--freeze-backbone", "--image-size", "32", *common]

@@ -78,6 +78,7 @@ def test_retraining_without_a_class(tmp_path):
     assert accuracy["test"] > 0.8
 
 
+@pytest.mark.slow
 def test_a_training_that_is_killed_twice_ends_with_the_same_bytes(tmp_path):
     options = ["train", "--data", "digits", "--epochs", 4, "--save-every", 0, "--quiet", "--seed", 4]
     succeed(*options, "--out", tmp_path / "whole.safetensors")
@@ -112,6 +113,7 @@ def test_forget_fold_and_history(trained, tmp_path):
     assert "Nothing" in show("history", trained)
 
 
+@pytest.mark.slow
 def test_the_same_command_gives_the_same_bytes(trained, tmp_path):
     files = []
     for name in ("a", "b"):
@@ -140,6 +142,7 @@ def test_tables(tmp_path):
     assert "digits" in shown
 
 
+@pytest.mark.slow
 def test_demo(demo, tmp_path):
     out = demo.folder
     assert "control" in demo.printed
