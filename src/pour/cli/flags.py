@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "MORE",
     "RECIPES",
     "BackboneWeights",
     "Compile",
@@ -34,20 +35,31 @@ __all__ = [
     "refuse_unread",
 ]
 
+MORE = "More"
+"""Panel of the help for flags that most calls do not need."""
+
 # Written out, because the recipes themselves import torch, which a mere --help should not.
 RECIPES = "One of fast, long, short, digits, head, scenes."
 
 Out = Annotated[Path, typer.Option(help="The file to write.", show_default=False)]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.", rich_help_panel=MORE)]
 Data = Annotated[str, typer.Option(help="A dataset: a name from pour datasets, folder:PATH or FILE.npz.")]
 Root = Annotated[Path | None, typer.Option(help="The data folder; by default POUR_DATA or ~/.cache/pour.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:0; by default the GPU where there is one.")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda or cuda:0; by default the GPU if there is one.", rich_help_panel=MORE)
+]
 Seed = Annotated[int, typer.Option(help="Fixes everything random.")]
 PrecisionFlag = Annotated[
-    str | None, typer.Option("--precision", help="fp32 or bf16; by default bf16 on a GPU that has it.")
+    str | None,
+    typer.Option("--precision", help="fp32 or bf16; by default bf16 on a GPU that has it.", rich_help_panel=MORE),
 ]
 Compile = Annotated[
-    bool, typer.Option("--compile", help="Compile the encoders that methods train; pays on a GPU, for many runs.")
+    bool,
+    typer.Option(
+        "--compile",
+        help="Compile the encoders that methods train; faster on a GPU with many runs.",
+        rich_help_panel=MORE,
+    ),
 ]
 BackboneWeights = Annotated[
     str | None, typer.Option(help="For pathmnist: the backbone's weights, a file or a name from pour weights.")
@@ -63,6 +75,7 @@ Mean = Annotated[
     str | None,
     typer.Option(
         "--mean",
+        rich_help_panel=MORE,
         help="For plain weights: the channel means of images in [0, 1], as 0.5,0.5,0.5 or one number.",
         show_default="the architecture's",
     ),
@@ -71,11 +84,12 @@ Std = Annotated[
     str | None,
     typer.Option(
         "--std",
+        rich_help_panel=MORE,
         help="For plain weights: the channel deviations, as 0.25,0.25,0.25 or one number.",
         show_default="the architecture's",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar, no table.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress bar and no table.", rich_help_panel=MORE)]
 Forget = Annotated[
     list[str], typer.Option(help="A class to forget, by name or index; may be given several times.", show_default=False)
 ]
