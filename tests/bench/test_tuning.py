@@ -9,8 +9,8 @@ from method_cases import ITERATIVE
 
 import pour
 import pour.bench.tuning as tuning
-from pour.bench.selection import Trial, choose, relative_change
-from pour.bench.tuning import TuningResult, grid, tune
+from pour.bench.selection import Rule, Trial, TuningResult, choose, relative_change
+from pour.bench.tuning import grid, tune
 from pour.errors import DivergenceError, UsageError
 from pour.models.copy_and_swap import copy_model
 from pour.unlearning import IterativeMethod, make_method
@@ -28,7 +28,7 @@ FAST: dict[str, Any] = {"batch_size": 64, "augment": False, "steps": 4}
 
 
 def tuned(
-    model: nn.Module, splits: Splits, method: str, out: Path, *, rule: tuning.Rule = "user", **options: Any
+    model: nn.Module, splits: Splits, method: str, out: Path, *, rule: Rule = "user", **options: Any
 ) -> TuningResult:
     return tune(model, splits, method, rule=rule, device="cpu", progress=False, out=out, **(FAST | options))
 
@@ -80,7 +80,7 @@ def test_a_forget_only_method_takes_the_gentlest_setting_that_forgets(
 
 @pytest.mark.parametrize(("method", "rule"), [("finetune", "benchmark"), ("scrub", "user"), ("delete", "benchmark")])
 def test_seen_images_decide_by_aus(
-    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, method: str, rule: tuning.Rule
+    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, method: str, rule: Rule
 ) -> None:
     length = {"steps": None, "epochs": 1, "ascent_epochs": 1} if method == "scrub" else {}
     result = tuned(digits_original, digits_splits, method, tmp_path, rule=rule, **length)
@@ -219,7 +219,7 @@ def test_a_diverging_trial_is_a_trial(
     monkeypatch.setattr(tuning, "carry_out", diverge)
     result = tuned(digits_original, digits_splits, "finetune", tmp_path)
     assert all("became nan" in (trial.failed or "") for trial in result.trials)
-    with pytest.raises(UsageError, match="No setting of finetune can be taken: every setting diverged"):
+    with pytest.raises(UsageError, match="No setting of finetune can be chosen: every setting diverged"):
         _ = result.options
 
 

@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from pour.bench.rendering import Format, render, rich_table, show_table
     from pour.bench.replication import make_replication_table
     from pour.bench.runner import Outcome, run_experiment
+    from pour.bench.selection import TuningResult
     from pour.bench.separation import SeparationStudy, separation_study
     from pour.bench.settings import freeze_tuning
     from pour.bench.store import Cell, CellKey, read_store
     from pour.bench.table import ResultTable, make_table
     from pour.bench.trajectory import Look, Trajectory, follow
     from pour.bench.transfer import export_store, import_store
-    from pour.bench.tuning import TuningResult, tune
+    from pour.bench.tuning import tune
     from pour.bench.tuning_grid import tune_experiment
 
 _HOMES = {
@@ -31,7 +32,7 @@ _HOMES = {
     "Row": "pour.bench.experiments",
     "SeparationStudy": "pour.bench.separation",
     "Trajectory": "pour.bench.trajectory",
-    "TuningResult": "pour.bench.tuning",
+    "TuningResult": "pour.bench.selection",
     "benchmark_rows": "pour.bench.experiments",
     "export_store": "pour.bench.transfer",
     "follow": "pour.bench.trajectory",

@@ -1,59 +1,98 @@
-"""Choosing one of several settings by what was seen of them."""
+"""Choose one of several option settings by the accuracies measured for each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+
+from pour._records import Option, record
+from pour.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import nn
 
-__all__ = ["Choice", "Trial", "beyond", "choose", "relative_change"]
+__all__ = ["Choice", "Rule", "Trial", "TuningResult", "beyond", "choose", "relative_change"]
 
+Rule = Literal["user", "benchmark"]
+"""``user`` chooses by the data that the method may read, ``benchmark`` by a tenth of all training samples, held out."""
+# Largest accuracy on forget samples at which a class counts as forgotten.
 _FORGOTTEN = 0.002
+# Largest loss of accuracy on held-out retained samples.
 _KEPT = 0.01
-# An AUS that leaves little to gain.
+# AUS from which better settings are not searched.
 _ENOUGH = 0.99
 
 
+@record
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One setting, and how it did."""
+    """One setting and its measurements."""
 
-    options: dict[str, Any]
-    """The options that differ from the method's defaults."""
+    options: dict[str, Option]
+    """Options that differ from the method's defaults."""
     failed: str | None = None
-    """Why there is no result: the sentence of the divergence guard."""
+    """Message of the divergence guard; None for a trial with a result."""
     weight_change: float | None = None
     """|theta' - theta| / |theta| over all trained weights."""
     forget_accuracy: float | None = None
-    """On un-augmented images of the forgotten classes: those trained on (user), or held out (benchmark)."""
+    """Accuracy on forget samples without augmentation: those trained on (user), or held out (benchmark)."""
     retain_accuracy: float | None = None
-    """On held-out images of the retained classes."""
+    """Accuracy on held-out retained samples."""
     aus: float | None = None
-    """From the two accuracies, where both are seen."""
+    """AUS of the two accuracies, if both are measured."""
     seconds: float = 0.0
+
+
+@record
+@dataclass(frozen=True, kw_only=True)
+class TuningResult:
+    """The trials of a method and the chosen one, as ``result.json`` contains them."""
+
+    method: str
+    rule: Rule
+    seed: int
+    dataset: str
+    architecture: str | None
+    """Architecture recorded in the model, or None."""
+    forgotten: tuple[int, ...]
+    """Classes that the trials forgot."""
+    trials: tuple[Trial, ...]
+    best: int | None
+    """Index of the chosen trial in ``trials``, or None if all failed."""
+    note: str
+    """Reason for the choice."""
+
+    def __post_init__(self) -> None:
+        if self.best is not None and not 0 <= self.best < len(self.trials):
+            raise UsageError(f"best is {self.best}, but there are {len(self.trials)} trials.")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the chosen trial, for :func:`pour.unlearn`."""
+        if self.best is None:
+            raise UsageError(f"No setting of {self.method} can be chosen: {self.note}")
+        return self.trials[self.best].options
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The setting taken and why."""
+    """The chosen setting and the reason."""
 
     best: int | None
-    """Its position; None where every setting failed."""
+    """Index of the trial, or None if every setting failed."""
     note: str
 
 
 def choose(trials: Sequence[Trial], *, original_accuracy: float | None) -> Choice:
-    """Choose by AUS where both kinds of images were seen, else by the kind that was; ties go to the smaller change.
+    """Choose by AUS if both accuracies were measured, otherwise by the measured one; a tie takes the smaller change.
 
     Args:
-        trials: the settings and what was seen of them.
-        original_accuracy: the original's accuracy on the retained images that were seen.
+        trials: Settings with their measurements.
+        original_accuracy: Accuracy of the original on the same retained samples.
 
     Example:
         >>> strong = Trial(options={"lr": 0.1}, weight_change=0.3, forget_accuracy=0.0)
@@ -61,32 +100,33 @@ def choose(trials: Sequence[Trial], *, original_accuracy: float | None) -> Choic
         >>> choose([strong, gentle], original_accuracy=None).best
         1
     """
-    ran = {index: trial for index, trial in enumerate(trials) if trial.failed is None}
-    if not ran:
+    finished = [index for index, trial in enumerate(trials) if trial.failed is None]
+    if not finished:
         return Choice(None, "every setting diverged; give a smaller learning rate to tune around.")
-    change = {index: trial.weight_change or 0.0 for index, trial in ran.items()}
-    scores = {index: trial.aus for index, trial in ran.items() if trial.aus is not None}
+    change = {index: trials[index].weight_change or 0.0 for index in finished}
+    scores, forget, retain = (
+        {index: value for index in finished if (value := getattr(trials[index], name)) is not None}
+        for name in ("aus", "forget_accuracy", "retain_accuracy")
+    )
     if scores:
         best = max(scores, key=lambda index: (scores[index], -change[index]))
         return Choice(best, "the largest AUS, retained images held out from tuning.")
-    forget = {index: trial.forget_accuracy for index, trial in ran.items() if trial.forget_accuracy is not None}
-    retain = {index: trial.retain_accuracy for index, trial in ran.items() if trial.retain_accuracy is not None}
     if forget:
         return _least_change(forget, change)
     return _most_change(retain, change, (original_accuracy or 0.0) - _KEPT)
 
 
 def beyond(trials: Sequence[Trial], rungs: Sequence[int], best: int | None) -> tuple[int, ...]:
-    """The two rungs of the ladder of learning rates to try next, where the best may not have been among those tried.
+    """Return the two rungs of the ladder of learning rates to try next, if the best rate may be beyond the tried ones.
 
     Args:
-        trials: the settings and what was seen of them.
-        rungs: the rung of each.
-        best: which of them was chosen; None where all diverged, so that only lower rates can help.
+        trials: Settings with their measurements.
+        rungs: Rung of each trial.
+        best: Index of the chosen trial; None if all diverged, so that only lower rates can help.
 
     Returns:
-        Two rungs past the edge that the best one is at; none where others enclose it, where the rung before the edge
-        does as well, where the best leaves little to gain, or where accuracies on both kinds of images were not seen.
+        Two rungs past the edge if the best trial is at the edge. Nothing if the next rung inward is as good, if AUS is
+        near 1 or was not measured.
 
     Example:
         >>> low, high = Trial(options={}, aus=0.7), Trial(options={}, aus=0.6)
@@ -102,8 +142,8 @@ def beyond(trials: Sequence[Trial], rungs: Sequence[int], best: int | None) -> t
         return ()
     for edge, inward, further in ((lowest, 1, below), (highest, -1, (highest + 1, highest + 2))):
         if rungs[best] == edge:
-            beside = [trial.aus for trial, rung in zip(trials, rungs, strict=True) if rung == edge + inward]
-            return () if any(other is not None and other >= score for other in beside) else further
+            neighbours = [trial.aus for trial, rung in zip(trials, rungs, strict=True) if rung == edge + inward]
+            return () if any(other is not None and other >= score for other in neighbours) else further
     return ()
 
 
@@ -129,7 +169,7 @@ def _most_change(retain: dict[int, float], change: dict[int, float], least: floa
 
 
 def relative_change(before: nn.Module, after: nn.Module) -> float:
-    """|theta' - theta| / |theta| over the parameters that both models have, in float64.
+    """Return |theta' - theta| / |theta| over the parameters that both models have, in float64.
 
     Example:
         >>> layer, twice = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)

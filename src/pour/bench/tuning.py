@@ -7,13 +7,14 @@ import json
 import math
 import time
 import warnings
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from pour._io import write_text
 from pour._progress import ProgressBar
-from pour.bench.selection import Trial, beyond, choose, relative_change
+from pour._records import encode, read, record
+from pour.bench.selection import Rule, Trial, TuningResult, beyond, choose, relative_change
 from pour.errors import DivergenceError, UsageError
 from pour.metrics.unlearning import aus
 from pour.models.copy_and_swap import copy_model
@@ -40,45 +41,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Rule", "Trial", "TuningResult", "grid", "starting_rates", "tune"]
 
-Rule = Literal["user", "benchmark"]
-"""``user`` looks only at data that the method may see; ``benchmark`` at a tenth of all training images, held out."""
-
 RUNGS = (-2, -1, 0, 1)
 """The rates of the first eight settings, 0.1, 0.3, 1 and 3 times the method's own: rungs of a ladder."""
 MOST_TRIALS = 16
 """The first eight settings, and what may be tried beyond them."""
 HELD_OUT = 0.1
 """The share of the training images that trials do not train on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuningResult:
-    """The trials of a method, and the one that the rule takes."""
-
-    method: str
-    rule: Rule
-    seed: int
-    dataset: str
-    architecture: str | None
-    """Of the model, where its card tells."""
-    forgotten: tuple[int, ...]
-    """What the trials forgot."""
-    trials: tuple[Trial, ...]
-    best: int | None
-    """Which of the trials; None where all failed."""
-    note: str
-    """How the choice was made, and what was not looked at."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of the trial taken, for :func:`pour.unlearn`."""
-        if self.best is None:
-            raise UsageError(f"No setting of {self.method} can be taken: {self.note}")
-        return self.trials[self.best].options
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
-        return asdict(self)
 
 
 def grid(method: IterativeMethod, rates: dict[str, float], rungs: tuple[int, ...] = RUNGS) -> list[dict[str, Any]]:
@@ -179,7 +147,7 @@ def tune(
         trial = _stored(path, key)
         if trial is None:
             trial = _try(original, request, method, everything, data, before, run)
-            write_text(path, json.dumps({"key": key, **asdict(trial)}, indent=2, default=str) + "\n")
+            write_text(path, encode(StoredTrial(key, trial), indent=2) + "\n")
         return trial
 
     trials: list[Trial] = []
@@ -206,7 +174,7 @@ def tune(
         best=choice.best,
         note=choice.note,
     )
-    write_text(folder / "result.json", json.dumps(result.to_dict(), indent=2, default=str) + "\n")
+    write_text(folder / "result.json", encode(result, indent=2) + "\n")
     return result
 
 
@@ -315,17 +283,23 @@ def _accuracy(model: nn.Module, split: ImageSplit | None, run: Run) -> float | N
     return (seen.scores.argmax(dim=1) == seen.labels).double().mean().item()
 
 
+@record
+@dataclass(frozen=True)
+class StoredTrial:
+    """File of one trial."""
+
+    key: str
+    """Everything that decides the result of the trial, as JSON."""
+    trial: Trial
+
+
 def _stored(path: Path, key: str) -> Trial | None:
-    """The trial in ``path`` if it is the same one; a file that cannot be read counts as absent."""
-    if not path.is_file():
-        return None
+    """Return the trial in ``path``, or None if it is missing, damaged or of another key."""
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        return (
-            Trial(**{name: value for name, value in stored.items() if name != "key"}) if stored["key"] == key else None
-        )
-    except (ValueError, KeyError, TypeError):
+        stored = read(StoredTrial, path)
+    except UsageError:
         return None
+    return stored.trial if stored.key == key else None
 
 
 def _fingerprint(splits: Splits) -> str:

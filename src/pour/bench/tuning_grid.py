@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +10,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from pour._progress import ProgressBar
+from pour._records import read
 from pour.bench.executors import crew
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.settings import starting_options
 from pour.bench.shared_models import ModelKey, SharedModels
 from pour.bench.store_identity import check_folder, model_facts, refuse_other, settled_precision
-from pour.bench.tuning import tune
+from pour.bench.tuning import StoredTrial, tune
 from pour.data.classes import resolve_classes
 from pour.data.splits import Splits
 from pour.errors import UsageError
@@ -26,7 +26,7 @@ from pour.unlearning.registry import get_method
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pour.bench.tuning import Rule, TuningResult
+    from pour.bench.selection import Rule, TuningResult
     from pour.training.loop import BatchNormMode
     from pour.training.run import Precision
 
@@ -173,11 +173,12 @@ def _refuse_other_mode(folder: Path, batch_norm: BatchNormMode) -> None:
         raise UsageError(f"batch_norm must be frozen or train, but is {batch_norm!r}.")
     for path in sorted(folder.glob("*-*/*.json")):
         try:
-            mode = json.loads(path.read_text(encoding="utf-8"))["options"]["batch_norm"]
-        except (OSError, ValueError, KeyError, TypeError):
-            # No trial, or one that cannot be read and is tried again.
+            options = read(StoredTrial, path).trial.options
+        except UsageError:
+            # Not a trial, or a damaged one, which tuning repeats.
             continue
-        refuse_other(folder, {"name": path.parent.name, "batch_norm": mode}, {"batch_norm": batch_norm})
+        stored = {"name": path.parent.name, "batch_norm": options.get("batch_norm", batch_norm)}
+        refuse_other(folder, stored, {"batch_norm": batch_norm})
 
 
 def _reported(grid: Experiment, classes: tuple[int, ...], seed: int) -> str:
