@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-__all__ = ["AnyFloat", "Option", "Scalar", "decode", "encode", "read", "record", "schema"]
+__all__ = ["AnyFloat", "Json", "Option", "Scalar", "decode", "encode", "read", "record", "schema"]
 
 T = TypeVar("T")
 
 Scalar = str | int | float | bool | None
 """A JSON value without parts."""
 Option = Scalar | tuple[Scalar, ...]
-"""A value of an option: a scalar or a list of scalars."""
+"""Value of an option: a scalar or a list of scalars."""
 
 _CONFIG: ConfigDict = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
 _ADAPTERS: dict[object, TypeAdapter[Any]] = {}
@@ -37,16 +37,28 @@ _NEWEST = "__record_version__"
 _DERIVED = "__record_derived__"
 
 
-class _AcceptsAnyFloat:
-    """Annotation that pydantic asks for the schema of a float. The schema is plain data and needs no import."""
+class _AnyFloatSchema:
+    """Annotation that describes any float to pydantic, without importing it here."""
 
     @staticmethod
     def __get_pydantic_core_schema__(source: object, handler: object) -> dict[str, Any]:
         return {"type": "float", "strict": True, "allow_inf_nan": True}
 
 
-AnyFloat = Annotated[float, _AcceptsAnyFloat()]
+class _JsonSchema:
+    """Annotation that describes any JSON value to pydantic, without importing it here."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: object, handler: Any) -> Any:
+        from pydantic import JsonValue
+
+        return handler.generate_schema(JsonValue)
+
+
+AnyFloat = Annotated[float, _AnyFloatSchema()]
 """Type of a field that may be NaN or infinite. Other float fields refuse both."""
+Json = Annotated[Any, _JsonSchema()]
+"""Type of a field that may be any JSON value, with finite numbers. Use it only if the keys are those of others."""
 
 
 @overload

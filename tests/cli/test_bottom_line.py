@@ -13,7 +13,7 @@ from command_line import here
 
 import pour
 from pour.cli.bottom_line import bottom_line, forget_accuracies
-from pour.models.history import Record
+from pour.models.history import HistoryEntry
 from pour.training import Run
 from pour.unlearning import first_call as stored
 from pour.unlearning import get_method, make_method
@@ -22,8 +22,8 @@ from pour.unlearning.first_call import FirstCall, first_call
 RUN = Run(device="cpu", progress=False)
 
 
-def record(**changes: object) -> Record:
-    return Record(**{"method": "pour-a", "classes": (3,), "class_names": ("3",), "seconds": 12.3, **changes})
+def record(**changes: object) -> HistoryEntry:
+    return HistoryEntry(**{"method": "pour-a", "classes": (3,), "class_names": ("3",), "seconds": 12.3, **changes})
 
 
 def test_the_whole_sentence() -> None:

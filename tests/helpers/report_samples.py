@@ -8,7 +8,7 @@ import numpy as np
 
 from pour.auditing import AuditedData, AuditedModel, AuditReport, Discrepancy, Line, Reading, RelearningCurve
 from pour.metrics.catalogue import list_metrics
-from pour.models.history import Record
+from pour.models.history import HistoryEntry
 from pour.report import Embedding, FigureSection
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ def sample_report(
     )
 
 
-def sample_history(method: str = "pour-p") -> list[Record]:
+def sample_history(method: str = "pour-p") -> list[HistoryEntry]:
     return [
-        Record(
+        HistoryEntry(
             method=method,
             classes=(3,),
             class_names=("three",),

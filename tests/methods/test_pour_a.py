@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pour
 from pour.errors import UsageError
+from pour.models.card import set_head_name
 from pour.models.head import find_head
-from pour.models.history import set_head_name
 from pour.models.projecting.projected_head import ProjectedHead
 from pour.unlearning import ForgetRequest
 from pour.unlearning.toolkit.acceptance import MOST_ANCHOR_ERROR, Measured, copy_state, move_back

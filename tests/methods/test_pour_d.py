@@ -11,7 +11,7 @@ import pour.models.copy_and_swap
 from pour.errors import UsageError
 from pour.methods.pour_d import PourD
 from pour.models.head import find_head
-from pour.models.history import Record, add_record
+from pour.models.history import HistoryEntry, add_entry
 from pour.models.tap import extract_features
 from pour.training.run import Run
 from pour.training.tasks.classify import evaluation_loader
@@ -147,7 +147,7 @@ def test_a_second_request_projects_the_classes_of_the_first_out_too(digits_origi
     """The target of the second distillation has no part along either row."""
     second = pour.Splits.of(digits, [5])
     model = pour.models.copy_and_swap.copy_model(digits_original)
-    add_record(model, Record(method="pour-d", classes=(3,)))
+    add_entry(model, HistoryEntry(method="pour-d", classes=(3,)))
     _, run = distilled(model, second, steps=1)
     features = extract_features(digits_original, evaluation_loader(second.forget_train, run)).features.double()
     rows = find_head(digits_original).weight[[3, 5]].double()

@@ -15,8 +15,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from pour._records import decode, encode
 from pour.errors import PourError, UsageError
 from pour.models import (
+    Header,
     NormalizedModel,
     ProjectedHead,
     ResNet,
@@ -85,7 +87,7 @@ def test_the_metadata_is_json_for_anyone(digits: nn.Module, tmp_path: Path) -> N
     path = save(forget(digits, [1]), tmp_path / "m.safetensors")
     with safe_open(path, framework="np") as file:
         data = json.loads(file.metadata()["pour"])
-    assert data["projections"] == [{"head": "head", "rank": 1, "forgotten": [1], "logit": "mask"}]
+    assert data["projections"] == [{"head": "head", "rank": 1, "forgotten": [1], "logit": "mask", "behind": False}]
     assert data["class_names"][1] == "digit 1"
     assert data["history"][0]["method"] == "pour-p"
 
@@ -312,14 +314,12 @@ def test_states_that_are_no_tensors_cannot_be_saved(tmp_path: Path) -> None:
 
 
 def test_files_of_later_versions_are_refused(small: nn.Module, tmp_path: Path) -> None:
-    from pour.models.checkpoint import Header
-
     path = save(small, tmp_path / "m.safetensors")
     header = read_header(path)
     assert header is not None
-    text = header.to_json().replace('"format_version": 1', '"format_version": 99')
+    text = encode(header).replace('"format_version": 1', '"format_version": 99')
     with pytest.raises(UsageError, match=r"update pour-unlearning"):
-        Header.from_json(text)
+        decode(Header, text, path)
 
 
 def test_names_of_our_own_files_are_kept(tmp_path: Path) -> None:

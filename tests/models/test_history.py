@@ -13,10 +13,11 @@ from model_families import hf_model
 from torch import nn
 
 import pour
+from pour._records import decode, encode
 from pour.errors import UsageError
 from pour.models import (
-    Record,
-    add_record,
+    HistoryEntry,
+    add_entry,
     architecture,
     class_names,
     copy_card,
@@ -53,13 +54,13 @@ def test_it_survives_deepcopy_and_copies_are_independent(small: nn.Module) -> No
     set_architecture(small, "resnet18", {"num_classes": 7, "blocks": (1, 1)})
     first = forget(small, [0])
     twin = copy.deepcopy(first)
-    add_record(twin, Record(method="other", losses=(1.0, 0.5), steps=2))
+    add_entry(twin, HistoryEntry(method="other", losses=(1.0, 0.5), steps=2))
     assert [len(history(model)) for model in (small, first, twin)] == [0, 1, 2]
     assert architecture(twin) == architecture(small)
     assert architecture(twin).options["blocks"] == [1, 1]
     target = nn.Linear(2, 2)
     copy_card(twin, target)
-    add_record(target, Record(method="more"))
+    add_entry(target, HistoryEntry(method="more"))
     assert [len(history(model)) for model in (twin, target)] == [2, 3]
     assert "_pour_card" not in " ".join(first.state_dict())
 
@@ -70,18 +71,19 @@ def test_it_survives_deepcopy_and_copies_are_independent(small: nn.Module) -> No
     st.lists(st.floats(allow_nan=False)),
     st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers())),
 )
-def test_records_survive_json(classes: list[int], losses: list[float], options: dict[str, object]) -> None:
-    record = Record(method="m", classes=tuple(classes), losses=tuple(losses), options=options, steps=3, seconds=0.5)
-    assert Record.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+def test_entries_survive_json(classes: list[int], losses: list[float], options: dict[str, object]) -> None:
+    made = HistoryEntry(method="m", classes=tuple(classes), losses=tuple(losses), options=options, steps=3, seconds=0.5)
+    assert decode(HistoryEntry, encode(made), "history.json") == made
 
 
-def test_odd_options_become_text_and_later_entries_are_ignored() -> None:
-    record = Record(method="m", options={"lr": 0.1, "dtype": torch.float32, "sizes": (1, 2)})
-    data = record.to_dict()
-    assert data["options"] == {"lr": 0.1, "dtype": "torch.float32", "sizes": [1, 2]}
-    assert Record.from_dict({**data, "from_the_future": 1}).method == "m"
-    with pytest.raises(UsageError, match="no 'method'"):
-        Record.from_dict({"classes": []})
+def test_odd_options_become_text_and_unknown_keys_are_refused() -> None:
+    made = HistoryEntry(method="m", options={"lr": 0.1, "dtype": torch.float32, "sizes": (1, 2), "most": float("inf")})
+    data = json.loads(encode(made))
+    assert data["options"] == {"lr": 0.1, "dtype": "torch.float32", "sizes": [1, 2], "most": "inf"}
+    with pytest.raises(UsageError, match="unknown key from_the_future"):
+        decode(HistoryEntry, json.dumps({**data, "from_the_future": 1}), "history.json")
+    with pytest.raises(UsageError, match="lacks the key method"):
+        decode(HistoryEntry, '{"classes": []}', "history.json")
 
 
 def test_class_names() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import random
 import warnings
 from dataclasses import dataclass, replace
@@ -17,11 +16,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pour
+from pour._records import decode, encode
 from pour.data.loader import DeviceLoader
 from pour.errors import UsageError
 from pour.methods.masked_head import MaskedHead
 from pour.models import build_model, digest, find_head, set_class_names
-from pour.models import history as cards
+from pour.models.history import HistoryEntry
 from pour.unlearning import ForgetRequest, make_method, register, request_of
 from pour.unlearning.access import first_images
 from pour.unlearning.toolkit.teachers import without_dropout
@@ -334,8 +334,7 @@ def test_the_history_says_what_a_method_found(digits_original, digits_splits):
     assert log[0]["step"] == 0
     assert log[0]["target_entropy"] > 0
     assert log[-1] == {"step": 3, "forget_accuracy": log[-1]["forget_accuracy"]}
-    again = cards.Record.from_dict(json.loads(json.dumps(pour.history(result)[-1].to_dict())))
-    assert again == pour.history(result)[-1]
+    assert decode(HistoryEntry, encode(pour.history(result)[-1]), "history.json") == pour.history(result)[-1]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

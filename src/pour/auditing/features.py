@@ -20,10 +20,10 @@ from pour.errors import UsageError
 from pour.geometry.projector import Projector
 from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
-from pour.models.history import unwrap
 from pour.models.projecting.projected_head import ProjectedHead
 from pour.models.state import digest
 from pour.models.tap import Features, extract_features, fast_encoder
+from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

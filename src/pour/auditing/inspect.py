@@ -22,7 +22,8 @@ from pour.auditing.shared_encoders import same_encoder
 from pour.auditing.similarity import rus_reading, similarities
 from pour.errors import DivergenceError
 from pour.metrics.predictions import answer_distance
-from pour.models.history import architecture, forgotten_before, history
+from pour.models.card import architecture
+from pour.models.history import forgotten_before, history
 from pour.training.run import Precision, Run
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from pour.auditing.features import Role, Side, stratified_rows
 from pour.metrics.heatmap import cka_heatmap
 from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
-from pour.models.history import unwrap
 from pour.models.modes import evaluating
 from pour.models.tap import to_unit
+from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

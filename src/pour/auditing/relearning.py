@@ -17,9 +17,9 @@ from pour.errors import UsageError
 from pour.metrics.intervals import wilson
 from pour.models.copy_and_swap import copy_model, swap_module
 from pour.models.head import find_head
-from pour.models.history import unwrap
 from pour.models.projecting.projected_head import ProjectedHead, is_masked
 from pour.models.tap import extract_features
+from pour.models.unwrap import unwrap
 from pour.training.loop import fit
 from pour.training.recipes import Recipe
 from pour.training.run import Run

@@ -13,12 +13,12 @@ from pour.metrics._sampling import stratified_sample
 from pour.metrics.segmentation import pixel_confusion
 from pour.models.copy_and_swap import in_float32
 from pour.models.head_on_images import head_on_images
-from pour.models.history import unwrap
 from pour.models.modes import evaluating
 from pour.models.networks.segmentation import SegmentationModel
 from pour.models.output import scores_of
 from pour.models.projecting.projected_head import ProjectedHead
 from pour.models.tap import on_device, tap_features, to_unit
+from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,8 +16,10 @@ from pour.auditing.similarity import cka_reading, rus_reading
 from pour.data.scenes import Scenes
 from pour.errors import UsageError
 from pour.metrics.segmentation import segmentation_scores
-from pour.models.history import architecture, history, unwrap
+from pour.models.card import architecture
+from pour.models.history import history
 from pour.models.state import digest
+from pour.models.unwrap import unwrap
 from pour.training.run import Precision, Run
 
 if TYPE_CHECKING:

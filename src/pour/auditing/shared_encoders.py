@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from pour.models.head import find_head
-from pour.models.history import unwrap
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.tap import Features, tap_features, to_unit
+from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

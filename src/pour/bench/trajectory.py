@@ -12,7 +12,7 @@ from pour.auditing.distance import discrepancies
 from pour.auditing.features import Tapper, stratified_rows
 from pour.errors import DivergenceError, UsageError
 from pour.models.copy_and_swap import copy_model
-from pour.models.history import unwrap
+from pour.models.unwrap import unwrap
 from pour.training.run import Run
 from pour.unlearning.contract import Method
 from pour.unlearning.iterative import IterativeMethod

@@ -17,10 +17,12 @@ from pour._records import encode, read, record
 from pour.bench.selection import Rule, Trial, TuningResult, beyond, choose, relative_change
 from pour.errors import DivergenceError, UsageError
 from pour.metrics.unlearning import aus
+from pour.models.card import architecture
 from pour.models.copy_and_swap import copy_model
-from pour.models.history import architecture, forgotten_before, unwrap
+from pour.models.history import forgotten_before
 from pour.models.state import digest
 from pour.models.tap import extract_features
+from pour.models.unwrap import unwrap
 from pour.training.run import Run
 from pour.training.tasks.classify import evaluation_loader
 from pour.unlearning.iterative import IterativeMethod

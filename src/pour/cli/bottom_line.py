@@ -9,7 +9,7 @@ from pour.errors import DivergenceError
 if TYPE_CHECKING:
     from torch import nn
 
-    from pour.models.history import Record
+    from pour.models.history import HistoryEntry
     from pour.training import Run
     from pour.unlearning import ForgetRequest
 
@@ -40,7 +40,7 @@ def forget_accuracies(
     return before, after
 
 
-def bottom_line(record: Record, accuracies: tuple[float, float] | None, *, pixels: bool = False) -> str:
+def bottom_line(record: HistoryEntry, accuracies: tuple[float, float] | None, *, pixels: bool = False) -> str:
     """Return one sentence on a run: accuracies, share of the class in the encoder, direction and time.
 
     Args:
@@ -50,7 +50,7 @@ def bottom_line(record: Record, accuracies: tuple[float, float] | None, *, pixel
 
     Example:
         >>> from pour.models.history import Record
-        >>> record = Record(method="pour-p", class_names=("3",), options={"direction": "decisions"}, seconds=0.02)
+        >>> record = HistoryEntry(method="pour-p", class_names=("3",), options={"direction": "decisions"}, seconds=0.02)
         >>> bottom_line(record, (0.993, 0.0))
         "On the forget images of '3' the accuracy fell from 99.3 % to 0.0 %; direction decisions; below 0.1 s."
         >>> bottom_line(record, None)
@@ -75,7 +75,7 @@ def bottom_line(record: Record, accuracies: tuple[float, float] | None, *, pixel
     return "; ".join(parts) + "."
 
 
-def _names(record: Record) -> str:
+def _names(record: HistoryEntry) -> str:
     names = [f"'{name}'" for name in record.class_names] or [f"class {index}" for index in record.classes]
     *most, last = names or ["the directions"]
     return f"{', '.join(most)} and {last}" if most else last

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -12,6 +13,11 @@ from rich.text import Text
 
 from pour.cli.terminal import show
 from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pour.models.history import HistoryEntry
 
 __all__ = ["history", "print_history"]
 
@@ -26,26 +32,24 @@ def history(
     header = read_header(file)
     if header is None:
         raise UsageError(f"{file} was not written by pour, so it has no history.")
-    records = [record.to_dict() for record in header.history]
     if as_json:
-        typer.echo(json.dumps(records, indent=1))
-    elif records:
-        print_history(records, title=str(file.name))
+        typer.echo(json.dumps([asdict(entry) for entry in header.history], indent=1))
+    elif header.history:
+        print_history(header.history, title=str(file.name))
     else:
         typer.echo("Nothing was forgotten.")
 
 
-def print_history(records: list[dict[str, Any]], *, title: str) -> None:
-    """Print the records of a model's history as a table."""
+def print_history(entries: Sequence[HistoryEntry], *, title: str) -> None:
+    """Print the history of a model as a table, with one row per entry."""
     table = Table("method", "forgotten", "options", "steps", "weights after", title=Text(title))
-    for record in records:
-        forgotten = record["class_names"] or record["classes"]
-        options = ", ".join(f"{name}={value}" for name, value in record["options"].items() if value is not None)
+    for entry in entries:
+        options = ", ".join(f"{name}={value}" for name, value in entry.options.items() if value is not None)
         table.add_row(
-            Text(record["method"]),
-            Text(", ".join(map(str, forgotten))),
+            Text(entry.method),
+            Text(", ".join(map(str, entry.class_names or entry.classes))),
             Text(options),
-            str(record["steps"] or ""),
-            record["digest_after"][:12],
+            str(entry.steps or ""),
+            entry.digest_after[:12],
         )
     show(table)

@@ -37,6 +37,7 @@ from pour.errors import UsageError
 if TYPE_CHECKING:
     from torch import nn
 
+    from pour.models.history import HistoryEntry
     from pour.unlearning import Method
 
 __all__ = ["unlearn"]
@@ -96,11 +97,11 @@ def unlearn(
     if concept:
         original = open_own(model, "--concept is for zero-shot classifiers that pour train has written")
         forgotten = forget_by_text(original, concept, text, concept_part)
-        records = _keep(forgotten, out, fold, overwrite)
+        entries = _keep(forgotten, out, fold, overwrite)
         if not quiet:
             record = dataclasses.replace(pour.history(forgotten)[-1], class_names=tuple(concept))
             typer.echo(bottom_line(record, None))
-            print_history(records, title=str(out.name))
+            print_history(entries, title=str(out.name))
         typer.echo(out)
         return
     forget = forget or []
@@ -128,12 +129,12 @@ def unlearn(
         compile=compile,
     )
     # The model is saved first, so that an error in the measurement does not lose it.
-    records = _keep(forgotten, out, fold, overwrite)
+    entries = _keep(forgotten, out, fold, overwrite)
     if not quiet:
         run = Run(seed=seed, device=device, progress=False)
         accuracies = forget_accuracies(original, forgotten, request, run)
         typer.echo(bottom_line(pour.history(forgotten)[-1], accuracies, pixels=request.pixelwise))
-        print_history(records, title=str(out.name))
+        print_history(entries, title=str(out.name))
     typer.echo(out)
 
 
@@ -170,11 +171,13 @@ def _refuse_unread_in_unlearning(by_words: bool, flags: dict[str, object], optio
         refuse_unread({"--num-classes": flags["--num-classes"]}, "without --arch", "add that, or leave it out")
 
 
-def _keep(forgotten: nn.Module, out: Path, fold: bool, overwrite: bool) -> list[dict[str, Any]]:
+def _keep(forgotten: nn.Module, out: Path, fold: bool, overwrite: bool) -> list[HistoryEntry]:
     """Save a model that has forgotten, and its history as JSON next to it. Return the history."""
     if fold:
         forgotten = pour.fold(forgotten)
     pour.save(forgotten, out, overwrite=overwrite)
-    records = [record.to_dict() for record in pour.history(forgotten)]
-    write_text(out.with_suffix(".json"), json.dumps({"history": records}, indent=1))
-    return records
+    entries = pour.history(forgotten)
+    write_text(
+        out.with_suffix(".json"), json.dumps({"history": [dataclasses.asdict(entry) for entry in entries]}, indent=1)
+    )
+    return entries

@@ -4,23 +4,16 @@
 """
 
 from pour.data.classes import ClassRequest, resolve_classes
-from pour.models.checkpoint import Header, Projection, load, read_header, save
+from pour.models.card import Architecture, architecture, class_names, copy_card, set_architecture, set_class_names
+from pour.models.checkpoint import load, save
 from pour.models.clip.concepts import ConceptDirection, concept_directions, forget_concepts
 from pour.models.clip.dual_encoder import embed_images, find_image_projection, text_encoder
 from pour.models.clip.image_encoder import ImageTextEncoder
 from pour.models.clip.texts import CAPTIONS, PROMPTS, TextEncoder, TextTable, minilm_encoder, prompt_embeddings
 from pour.models.clip.zero_shot import TextHead, ZeroShotClassifier, zero_shot_classifier
 from pour.models.head import Example, Head, find_head
-from pour.models.history import (
-    Architecture,
-    Record,
-    add_record,
-    architecture,
-    class_names,
-    copy_card,
-    set_architecture,
-    set_class_names,
-)
+from pour.models.header import Header, Projection, read_header
+from pour.models.history import HistoryEntry, add_entry
 from pour.models.modes import evaluating
 from pour.models.networks.normalize import Normalize
 from pour.models.networks.normalized_model import NormalizedModel
@@ -47,20 +40,20 @@ __all__ = [
     "ForgottenLogit",
     "Head",
     "Header",
+    "HistoryEntry",
     "ImageTextEncoder",
     "ModelInfo",
     "Normalize",
     "NormalizedModel",
     "ProjectedHead",
     "Projection",
-    "Record",
     "ResNet",
     "Tap",
     "TextEncoder",
     "TextHead",
     "TextTable",
     "ZeroShotClassifier",
-    "add_record",
+    "add_entry",
     "architecture",
     "build_model",
     "class_names",

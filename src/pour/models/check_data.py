@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from pour.errors import UsageError
-from pour.models import history as cards
+from pour.models import card as cards
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

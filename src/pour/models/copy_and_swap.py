@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pour.errors import UsageError
-from pour.models.history import copy_card
+from pour.models.card import copy_card
 
 __all__ = ["copy_model", "in_float32", "swap_module"]
 

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from pour.errors import UsageError
+from pour.models.card import head_name
 from pour.models.clip.zero_shot import ZeroShotClassifier
-from pour.models.history import head_name, unwrap
 from pour.models.networks.normalized_model import NormalizedModel
 from pour.models.networks.resnet import ResNet
 from pour.models.projecting.projected_head import ProjectedHead, is_head_layer
+from pour.models.unwrap import unwrap
 from pour.models.verify_head import fits, gives_scores, returned, run_on
 
 if TYPE_CHECKING:

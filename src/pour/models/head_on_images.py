@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pour.errors import UsageError
 from pour.models.copy_and_swap import in_float32
 from pour.models.head import Head, find_head
-from pour.models.history import unwrap
 from pour.models.tap import device_of, to_unit
+from pour.models.unwrap import unwrap
 from pour.models.verify_head import CannotRunError
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from pour.errors import PourError, UsageError
 from pour.models.head import Head, find_head
-from pour.models.history import unwrap
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
+from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

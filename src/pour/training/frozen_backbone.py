@@ -16,9 +16,9 @@ from pour._io import atomic_path
 from pour.data.loader import DeviceLoader
 from pour.data.splits import Splits
 from pour.errors import UsageError
+from pour.models.card import set_class_names
 from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
-from pour.models.history import set_class_names
 from pour.models.networks.registry import build_model
 from pour.models.state import load_into, read_state_dict
 from pour.models.tap import extract_features, fast_encoder

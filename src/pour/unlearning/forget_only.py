@@ -11,10 +11,11 @@ from pour.data.classes import resolve_classes
 from pour.errors import DivergenceError
 from pour.models.check_data import names_of_scores
 from pour.models.head import find_head
-from pour.models.history import forgotten_before, unwrap
+from pour.models.history import forgotten_before
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.tap import checked_batches, to_unit
+from pour.models.unwrap import unwrap
 from pour.unlearning.request import Need
 from pour.unlearning.toolkit.anchored import AnchoredMethod, masked_divergence
 from pour.unlearning.toolkit.teachers import frozen_copy

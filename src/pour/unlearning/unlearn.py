@@ -14,14 +14,16 @@ import torch
 
 from pour.data.classes import resolve_classes
 from pour.errors import UsageError
-from pour.models import history as cards
+from pour.models import card as cards
 from pour.models.check_data import check_data, names_of_scores
 from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
 from pour.models.head_on_images import FEW_IMAGES, head_on_images
+from pour.models.history import HistoryEntry, add_entry, forgotten_before, history
 from pour.models.networks.registry import rebuild
 from pour.models.state import digest
 from pour.models.tap import device_of
+from pour.models.unwrap import unwrap
 from pour.training.guard import check_sound
 from pour.training.recipes import get_recipe
 from pour.training.run import Run
@@ -86,7 +88,7 @@ def request_of(
     if "validation" in method.needs and splits.validation is None:
         splits = splits.holdout(_HELD_OUT, seed)
     request = ForgetRequest.of(splits, build=build, recipe=None if recipe is None else get_recipe(recipe))
-    return request.without(cards.forgotten_before(model))
+    return request.without(forgotten_before(model))
 
 
 def unlearn(
@@ -157,11 +159,11 @@ def carry_out(
     for name, value in method.options().items():
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{name} of {method.name} must be a finite number, but is {value}.")
-    original = cards.unwrap(model)
+    original = unwrap(model)
     if request.class_names is not None:
         check_data(original, channels=request.channels, names=request.class_names)
     found = _head(original, request, method, head, example)
-    gone = cards.forgotten_before(original)
+    gone = forgotten_before(original)
     names = names_of_scores(original, found.num_classes)
     classes = resolve_classes(request.classes, num_classes=found.num_classes, class_names=names, already=sorted(gone))
     if request.pixelwise and not method.pixelwise:
@@ -179,7 +181,7 @@ def carry_out(
     unused = _unused(method, granted)
 
     started = time.perf_counter()
-    known = len(cards.history(original))
+    known = len(history(original))
     # Images are float32, and so is everything that training adds up.
     dtype = _other_precision(original) if granted.images else None
     # Whoever asks may be in the middle of an evaluation.
@@ -197,12 +199,12 @@ def carry_out(
         if all(parameter.is_contiguous() for parameter in original.parameters()):
             # Training brings convolutions into another layout, in which other code may not read them.
             result.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    if result is not work and not cards.history(result):
+    if result is not work and not history(result):
         cards.copy_card(work, result)
-    if len(cards.history(result)) == known:
-        cards.add_record(
+    if len(history(result)) == known:
+        add_entry(
             result,
-            cards.Record(
+            HistoryEntry(
                 method=method.name,
                 classes=classes,
                 class_names=tuple(names[index] for index in classes) if names else (),

@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pour.errors import UsageError
-from pour.models import history as cards
+from pour.models import card as cards
 from pour.models.clip.texts import prompt_embeddings
 from pour.models.clip.zero_shot import ZeroShotClassifier
+from pour.models.history import history
 from pour.models.projecting.forget import forget
+from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,14 +132,10 @@ def forget_concepts(
         kept = _kept(model, text, others, encode, templates)
     result = forget(model, directions=concept_directions(text, kept, direction=direction))
     # What was asked for in words belongs to the history.
-    *before, last = cards.history(result)
+    *before, last = history(result)
     said = {**last.options, "direction": direction, "concepts": wanted, "templates": list(templates)}
-    cards.set_card(
-        result,
-        history=[*before, dataclasses.replace(last, options=said)],
-        class_names=cards.class_names(result),
-        architecture=cards.architecture(result),
-    )
+    entries = (*before, dataclasses.replace(last, options=said))
+    cards.write_card(result, dataclasses.replace(cards.card_of(result), history=entries))
     return result
 
 
@@ -152,7 +150,7 @@ def _kept(
         return others
     if others is not None:
         return prompt_embeddings(encode, list(others), templates)
-    classifier = cards.unwrap(model)
+    classifier = unwrap(model)
     if not isinstance(classifier, ZeroShotClassifier):
         raise UsageError(
             "Which texts are to be kept is not known; pass others=, in words or as embeddings, or remove the whole "

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from pour.errors import UsageError
 from pour.models.clip.image_encoder import ImageTextEncoder
-from pour.models.history import unwrap
 from pour.models.modes import evaluating
 from pour.models.projecting.projected_embedding import ProjectedEmbedding
+from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from pour.errors import UsageError
 from pour.geometry.projector import Projector
-from pour.models import history as cards
 from pour.models.clip.dual_encoder import find_image_projection
 from pour.models.copy_and_swap import copy_model, swap_module
+from pour.models.history import HistoryEntry, add_entry
 from pour.models.projecting.projected_embedding import ProjectedEmbedding
 from pour.models.state import digest
 
@@ -48,9 +48,9 @@ def forget_embedding(model: nn.Module, directions: Tensor) -> nn.Module:
     old = result.get_submodule(place.name)
     layer = old.layer if isinstance(old, ProjectedEmbedding) else old
     result = swap_module(result, old, ProjectedEmbedding(layer, projector).train(old.training))
-    cards.add_record(
+    add_entry(
         result,
-        cards.Record(
+        HistoryEntry(
             method="pour-p",
             options={"direction": "given", "layer": place.name, "rank": projector.rank},
             digest_before=digest(model.state_dict()),

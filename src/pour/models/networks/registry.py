@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from pour.errors import UsageError
-from pour.models import history as cards
+from pour.models import card as cards
 from pour.models.clip.image_encoder import ImageTextEncoder
 from pour.models.clip.zero_shot import zero_shot_classifier
 from pour.models.head import find_head

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pour.errors import UsageError
-from pour.models.history import unwrap
 from pour.models.networks.normalized_model import NormalizedModel
 from pour.models.output import scores_of
 from pour.models.state import load_into
+from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

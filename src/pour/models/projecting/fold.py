@@ -11,12 +11,13 @@ from torch.nn.utils import parametrize
 from pour.errors import UsageError
 from pour.geometry.eraser import Eraser
 from pour.geometry.projector import Projector
-from pour.models import history as cards
 from pour.models.clip.fold import is_text_head, merge_into_encoder, projection_behind
 from pour.models.copy_and_swap import copy_model, swap_module
+from pour.models.history import HistoryEntry, add_entry
 from pour.models.projecting.projected_embedding import ProjectedEmbedding
 from pour.models.projecting.projected_head import ProjectedHead, masked_score
 from pour.models.state import digest
+from pour.models.unwrap import unwrap
 
 __all__ = ["fold", "is_affine"]
 
@@ -45,7 +46,7 @@ def fold(model: nn.Module) -> nn.Module:
         True
     """
     start = time.perf_counter()
-    model = cards.unwrap(model)
+    model = unwrap(model)
     names = [name for name, module in model.named_modules() if isinstance(module, ProjectedHead | ProjectedEmbedding)]
     if not names:
         raise UsageError("The model has no projector to fold; call pour.forget on it first.")
@@ -63,9 +64,9 @@ def fold(model: nn.Module) -> nn.Module:
         else:
             _merge(projected)
         result = swap_module(result, projected, projected.head)
-    cards.add_record(
+    add_entry(
         result,
-        cards.Record(
+        HistoryEntry(
             method="fold",
             options={"head": names[0] if len(names) == 1 else names},
             digest_before=digest(model.state_dict()),

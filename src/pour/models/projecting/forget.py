@@ -14,18 +14,19 @@ from pour.errors import UsageError
 from pour.geometry.eraser import Eraser
 from pour.geometry.fitter import ProjectorFitter
 from pour.geometry.projector import Projector
-from pour.models import history as cards
 from pour.models.check_data import names_of_scores
 from pour.models.clip.dual_encoder import find_image_projection
 from pour.models.clip.forget import forget_embedding
 from pour.models.copy_and_swap import copy_model, swap_module
 from pour.models.head import Example, Head, find_head
 from pour.models.head_on_images import head_on_images
+from pour.models.history import HistoryEntry, add_entry, forgotten_before
 from pour.models.modes import evaluating
 from pour.models.projecting.direction import HeadDirection, choose_direction, head_removal
 from pour.models.projecting.projected_head import ForgottenLogit, ProjectedHead
 from pour.models.state import digest, tensor_digest
 from pour.models.tap import checked_batch, checked_batches, device_of, tap_features, to_unit
+from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -96,7 +97,7 @@ def forget(
     _check_choice("direction", direction, get_args(Direction))
     _check_choice("forgotten_logit", forgotten_logit, get_args(ForgottenLogit))
     _check_sources(direction, directions, data)
-    model = cards.unwrap(model)
+    model = unwrap(model)
     if head is None and find_image_projection(model) is not None:
         if directions is None or classes is not None:
             raise UsageError(
@@ -107,7 +108,7 @@ def forget(
     found, data = _found(model, head, example, data)
     _check_finite(found)
     before = found.module if isinstance(found.module, ProjectedHead) else None
-    earlier = cards.forgotten_before(model)
+    earlier = forgotten_before(model)
     names = names_of_scores(model, found.num_classes)
     indices: tuple[int, ...] = ()
     if classes is not None:
@@ -149,9 +150,9 @@ def forget(
         "head": found.name,
         "rank": projector.rank,
     }
-    cards.add_record(
+    add_entry(
         result,
-        cards.Record(
+        HistoryEntry(
             method="pour-p",
             classes=indices,
             class_names=tuple(names[index] for index in indices) if names else (),

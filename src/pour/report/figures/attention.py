@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pour.errors import UsageError
-from pour.models.history import unwrap
 from pour.models.projecting.projected_head import ProjectedHead
 from pour.models.tap import to_unit
+from pour.models.unwrap import unwrap
 from pour.report.figures.gradcam import find_map_layer, grad_cam, head_of
 from pour.report.figures.style import FULL_WIDTH, Theme, drawing, finish, listed, plain_text, shortened
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from pour.errors import UsageError
 from pour.models.head import find_head
-from pour.models.history import unwrap
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.tap import device_of, tap_features, to_unit
+from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -49,7 +49,7 @@ def loss_data(losses: Mapping[str, Sequence[float]]) -> tuple[LossCurve, ...]:
     """Prepare the losses of several runs, one value to a step; runs without a step (closed forms) are left out.
 
     Args:
-        losses: by the name to show, such as ``TrainingLog.losses`` and ``Record.losses``.
+        losses: by the name to show, such as ``TrainingLog.losses`` and ``HistoryEntry.losses``.
 
     Example:
         >>> (curve,) = loss_data({"retrain": [3.0, 2.0, 1.0], "pour-p": []})

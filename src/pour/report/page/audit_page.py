@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pour.auditing.report import AuditReport, Line
-    from pour.models.history import Record
+    from pour.models.history import HistoryEntry
     from pour.report.page.feature_map import Embedding
     from pour.report.page.sections import FigureSection
 
@@ -56,7 +56,7 @@ class ReportedRun:
 
     name: str
     report: AuditReport
-    history: Sequence[Record] = ()
+    history: Sequence[HistoryEntry] = ()
     """What :func:`pour.history` says of its model; the time comes from here."""
 
 
@@ -65,7 +65,7 @@ def write_report(
     path: str | os.PathLike[str],
     *,
     name: str | None = None,
-    history: Sequence[Record] = (),
+    history: Sequence[HistoryEntry] = (),
     runs: Sequence[ReportedRun] = (),
     figures: Sequence[FigureSection] = (),
     embedding: Embedding | None = None,

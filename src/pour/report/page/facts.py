@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pour.auditing.report import AuditedData, AuditReport
-    from pour.models.history import Record
+    from pour.models.history import HistoryEntry
 
 __all__ = ["access_of", "forgotten_words", "reference_words", "seconds_of", "versions"]
 
@@ -61,7 +61,7 @@ def access_of(methods: Sequence[str]) -> str:
     return ", ".join(words for need, words in _ACCESS.items() if need in needs) or "no data, the weights alone"
 
 
-def seconds_of(history: Sequence[Record]) -> float | None:
+def seconds_of(history: Sequence[HistoryEntry]) -> float | None:
     """The time of all steps; None where it was not measured, as in a model read from a file."""
     return sum(record.seconds for record in history) or None
 

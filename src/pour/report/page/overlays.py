@@ -12,10 +12,10 @@ import torch
 from pour._io import atomic_path
 from pour.data.scenes import IGNORED
 from pour.errors import UsageError
-from pour.models.history import unwrap
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.tap import on_device, to_unit
+from pour.models.unwrap import unwrap
 from pour.report.figures.masks import draw_segmentation, segmentation_data
 from pour.report.figures.saving import save_figure
 from pour.report.page.sections import FigureSection

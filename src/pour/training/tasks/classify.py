@@ -14,8 +14,8 @@ from pour.data.augment import Augment
 from pour.data.loader import DeviceLoader
 from pour.data.splits import Splits
 from pour.geometry.collapse import neural_collapse
+from pour.models.card import set_class_names
 from pour.models.head import find_head
-from pour.models.history import set_class_names
 from pour.models.networks.pretrained import read_weights
 from pour.models.networks.registry import build_model
 from pour.models.state import digest

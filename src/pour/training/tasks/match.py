@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 
 from pour.errors import UsageError
+from pour.models.card import Architecture
 from pour.models.clip.texts import CAPTIONS, PROMPTS, prompt_embeddings
 from pour.models.clip.zero_shot import ZeroShotClassifier
-from pour.models.history import Architecture
 from pour.models.networks.registry import rebuild
 from pour.models.output import scores_of
 from pour.models.state import tensor_digest

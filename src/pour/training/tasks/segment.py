@@ -16,14 +16,15 @@ from pour.data.scene_loader import NO_LABEL, SceneAugment, SceneLoader
 from pour.data.scenes import Scenes
 from pour.errors import UsageError
 from pour.metrics.segmentation import pixel_confusion, segmentation_scores
+from pour.models.card import set_class_names
 from pour.models.head import find_head
-from pour.models.history import set_class_names, unwrap
 from pour.models.modes import evaluating
 from pour.models.networks.pretrained import read_weights
 from pour.models.networks.registry import build_model
 from pour.models.output import scores_of
 from pour.models.state import digest
 from pour.models.tap import to_unit
+from pour.models.unwrap import unwrap
 from pour.training.loop import TrainingLog, fit
 from pour.training.resume import ResumeFile
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pour.errors import UsageError
+from pour.models.card import head_name
 from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
-from pour.models.history import head_name
 from pour.models.projecting.projected_head import ProjectedHead, is_masked
 
 if TYPE_CHECKING:

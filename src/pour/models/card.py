@@ -1,0 +1,134 @@
+"""The card of a model: its history, class names, architecture and the name of its head."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pour._records import Json, record
+from pour.errors import UsageError
+from pour.models.unwrap import unwrap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from pour.models.history import HistoryEntry
+
+__all__ = [
+    "Architecture",
+    "ModelCard",
+    "architecture",
+    "card_of",
+    "checked_names",
+    "class_names",
+    "copy_card",
+    "head_name",
+    "json_value",
+    "set_architecture",
+    "set_class_names",
+    "set_head_name",
+    "write_card",
+]
+
+# A plain attribute of the model: copy.deepcopy copies it, and state dicts do not contain it.
+_ATTRIBUTE = "_pour_card"
+
+
+@record
+@dataclass(frozen=True)
+class Architecture:
+    """A name for :func:`pour.models.build_model` and the options to build the same network again."""
+
+    name: str
+    options: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """Facts about a model that its weights do not contain."""
+
+    history: tuple[HistoryEntry, ...] = ()
+    class_names: tuple[str, ...] | None = None
+    architecture: Architecture | None = None
+    head: str | None = None
+    """Dotted name of the head, or None if it is to be found by its shape."""
+
+
+def card_of(model: nn.Module) -> ModelCard:
+    """Return the card of ``model``, which is empty for a model that pour has not changed."""
+    card = unwrap(model).__dict__.get(_ATTRIBUTE)
+    return card if isinstance(card, ModelCard) else ModelCard()
+
+
+def write_card(model: nn.Module, card: ModelCard) -> None:
+    """Replace the card of ``model``."""
+    # nn.Module.__setattr__ would refuse a name that a submodule has.
+    object.__setattr__(unwrap(model), _ATTRIBUTE, card)
+
+
+def copy_card(source: nn.Module, target: nn.Module) -> None:
+    """Give ``target`` the card of ``source``."""
+    write_card(target, card_of(source))
+
+
+def class_names(model: nn.Module) -> tuple[str, ...] | None:
+    """Return the names of the classes from the card or from a transformers configuration, or None."""
+    names = card_of(model).class_names
+    if names is not None:
+        return names
+    labels = getattr(getattr(unwrap(model), "config", None), "id2label", None)
+    if not isinstance(labels, dict) or sorted(labels) != list(range(len(labels))):
+        return None
+    listed = tuple(str(labels[index]) for index in range(len(labels)))
+    is_placeholder = listed == tuple(f"LABEL_{index}" for index in range(len(listed)))
+    return None if is_placeholder or not listed else listed
+
+
+def checked_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return class names as a tuple. Raise UsageError if they are not a list of strings."""
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise UsageError("Class names must be a list of strings, one per class.")
+    return tuple(names)
+
+
+def set_class_names(model: nn.Module, names: Sequence[str] | None) -> None:
+    """Write the names of the classes, in the order of the scores, to the card of ``model``."""
+    checked = None if names is None else checked_names(names)
+    write_card(model, dataclasses.replace(card_of(model), class_names=checked))
+
+
+def architecture(model: nn.Module) -> Architecture | None:
+    """Return the name and options that rebuild ``model``, or None if its card has none."""
+    return card_of(model).architecture
+
+
+def set_architecture(model: nn.Module, name: str, options: Mapping[str, Any]) -> None:
+    """Write the name and options for :func:`pour.models.build_model` to the card of ``model``."""
+    value = Architecture(name, json_value(dict(options)))
+    write_card(model, dataclasses.replace(card_of(model), architecture=value))
+
+
+def head_name(model: nn.Module) -> str | None:
+    """Return the dotted name of the head, or None if the card has none."""
+    return card_of(model).head
+
+
+def set_head_name(model: nn.Module, name: str) -> None:
+    """Write the dotted name of the head to the card of ``model``, for a head that cannot be found by its shape."""
+    write_card(model, dataclasses.replace(card_of(model), head=name))
+
+
+def json_value(value: Any) -> Any:
+    """Return ``value`` with lists and dictionaries of JSON. Other objects and non-finite numbers become text."""
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [json_value(item) for item in value]
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)
