@@ -45,7 +45,10 @@ RESULTS = ROOT / "results" / "first_call"
 LABEL, SEED = 0, 1
 MOST_LEFT, MOST_LOST = 3.0, 1.5
 HELD_OUT = 120
-NOT_RUN = {"retrain": "needs the recipe that the original was trained with, and these networks have none"}
+NOT_RUN = {
+    "retrain": "needs the recipe that the original was trained with, and these networks have none",
+    "text-direction": "is for dual encoders, and these networks have no texts",
+}
 FRESH: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("pour-a", "pour-a", {}),
     ("pour-p", "pour-p", {}),

@@ -95,7 +95,7 @@ def test_the_stored_cells_are_what_the_saved_model_gives(store: Path) -> None:
     split = pour.load_dataset("digits").splits["test"]
     images = torch.from_numpy(split.images).permute(0, 3, 1, 2).float() / 255
     texts = TextTable.load(next(store.parent.parent.glob("text*/digits.npz")))
-    folded = pour.fold(pour.models.forget_concepts(model, "a photo of a 8.", encode=texts, direction="text"))
+    folded = pour.fold(pour.models.forget_concepts(model, "a photo of a 8.", encode=texts, part="text"))
     with torch.no_grad():
         answers = folded.eval()(images).argmax(dim=1).numpy()
     own = split.labels == 8

@@ -84,6 +84,7 @@ CASES: dict[str, Case] = {
     "sure": Case(
         SMALL | {"batch_size": 64, "epochs": 10}, drop=0.06, reason="the reversed gradient moves all features"
     ),
+    "text-direction": Case(drop=0.02),
     "unsir": Case({"batch_size": 64, "epochs": 2, "lr": 0.01, "repair_lr": 0.003}),
 }
 

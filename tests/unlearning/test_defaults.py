@@ -82,7 +82,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     },
 }
 # No authors' values: the paper and its controls say none, and SURE's code was not published.
-UNPUBLISHED = {"leace-orth", "masked-head", "pour-a", "pour-d", "pour-p", "random-direction", "retrain", "sure"}
+UNPUBLISHED = {
+    "leace-orth", "masked-head", "pour-a", "pour-d", "pour-p", "random-direction", "retrain", "sure", "text-direction",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("method", sorted(PUBLISHED))

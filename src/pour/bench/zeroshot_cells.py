@@ -176,7 +176,7 @@ class Cells:
             [names[label] for label in key.forget],
             encode=original.encode,
             others=[name for label, name in enumerate(names) if label not in key.forget],
-            direction=key.row,  # type: ignore[arg-type]
+            part=key.row,  # type: ignore[arg-type]
             templates=PAPER_PROMPTS,
         )
 

@@ -62,7 +62,7 @@ def forget_by_text(model: nn.Module, concepts: list[str], text: Path | None, par
         raise UsageError(
             "--concept is for zero-shot classifiers (pour train --arch clip-resnet18); name classes with --forget."
         )
-    return forget_concepts(model, concepts, encode=open_text(text), direction=part or "specific")
+    return forget_concepts(model, concepts, encode=open_text(text), part=part or "specific")
 
 
 def _names(file: Path | None) -> dict[str, str]:

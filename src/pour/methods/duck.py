@@ -19,8 +19,8 @@ from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
 from pour.unlearning.toolkit.batches import Later, Repeated, Together
+from pour.unlearning.toolkit.features import pool_features
 from pour.unlearning.toolkit.kept_optimizer import optimizer_for
-from pour.unlearning.toolkit.pooling import pool_features
 from pour.unlearning.toolkit.teachers import frozen_copy
 
 if TYPE_CHECKING:

@@ -10,12 +10,13 @@ import torch
 from pour.errors import UsageError
 from pour.geometry.projector import Projector
 from pour.models.head import find_head
+from pour.models.projecting.project import project
 from pour.models.projecting.projected_head import ForgottenLogit
 from pour.unlearning.contract import Method
 from pour.unlearning.forget_only import requested_classes
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
-from pour.unlearning.toolkit.before_head import put_in_front, seen_features
+from pour.unlearning.toolkit.features import feature_rows
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,7 +63,7 @@ class Esc(Method):
         rank = self.rank if self.rank is not None else max(1, int(width * self.share))
         # The d x d sum of outer products has the same directions as all features together, and takes one pass.
         gram = torch.zeros(width, width, dtype=torch.float64)
-        for features, _ in seen_features(model, head, request.forget.once(run), run):
+        for features, _ in feature_rows(model, head, request.forget.once(run), run):
             wide = features.double()
             gram = gram.to(wide.device) + wide.T @ wide
         values, vectors = torch.linalg.eigh(gram)
@@ -74,4 +75,5 @@ class Esc(Method):
             )
         run.log(0, energy_removed=(values[-rank:].sum() / values.sum()).item())
         directions = vectors[:, -rank:].flip(1).T.float()
-        return put_in_front(model, Projector.from_directions(directions), classes, self.forgotten_logit)
+        projector = Projector.from_directions(directions)
+        return project(model, projector, classes=classes, forgotten_logit=self.forgotten_logit)

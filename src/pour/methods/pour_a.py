@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pour.errors import DivergenceError, UsageError
 from pour.models.head import find_head
+from pour.models.projecting.project import check_logit, earlier_logit, project
 from pour.models.projecting.projected_head import ForgottenLogit
 from pour.training.loop import fit
 from pour.training.schedule import Schedule
@@ -19,7 +20,6 @@ from pour.unlearning.registry import register
 from pour.unlearning.request import Need
 from pour.unlearning.toolkit.acceptance import MOST_ANCHOR_ERROR, MOST_ENCODER_SHARE, copy_state, move_back
 from pour.unlearning.toolkit.anchors import Anchor, AnchoredSteps, AnchorKind, anchor_kind, first_images
-from pour.unlearning.toolkit.before_head import check_logit, earlier_logit, set_projector
 from pour.unlearning.toolkit.feature_matching import Matching
 from pour.unlearning.toolkit.find_rate import find_rate
 from pour.unlearning.toolkit.measured_direction import CANDIDATES, MOST_LEFT, choose_by_measurement
@@ -109,8 +109,9 @@ class PourA(IterativeMethod):
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Choose the direction, train the encoder of ``model``, and put the projector in front of its head."""
         classes = requested_classes(model, request)
-        logit = self.forgotten_logit or earlier_logit(model) or "keep"
-        check_logit(model, logit)
+        head = find_head(model)
+        logit = self.forgotten_logit or earlier_logit(head.module) or "keep"
+        check_logit(head.module, logit)
         kind = anchor_kind(self.anchor, request, run)
         model.to(run.torch_device).eval()
         steps = functools.partial(
@@ -138,7 +139,7 @@ class PourA(IterativeMethod):
             with frozen_head(model), without_dropout(model), matching.tapped():
                 share, part = _Encoder(self, model, matching, request, run, steps).train(share)
             _warn_of_encoder(share, part, kind)
-        released = set_projector(model, choice.removal, classes, logit)
+        released = project(model, choice.removal, classes=classes, forgotten_logit=logit, replace=True)
         run.log(run.steps, released_accuracy=_check_released(released, request, run))
         return released
 

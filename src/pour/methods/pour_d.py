@@ -24,7 +24,7 @@ from pour.unlearning.registry import register
 from pour.unlearning.request import Need
 from pour.unlearning.toolkit.anchored import AnchoredMethod
 from pour.unlearning.toolkit.feature_maps import cell_distance, cell_means, forgotten_cells, maps_of
-from pour.unlearning.toolkit.pooling import pool_features
+from pour.unlearning.toolkit.features import pool_features
 from pour.unlearning.toolkit.teachers import frozen_copy, without_dropout
 
 if TYPE_CHECKING:

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, get_args
 
 from pour.errors import UsageError
-from pour.models.projecting.direction import HeadDirection
-from pour.models.projecting.forget import forget
+from pour.models.head import find_head
+from pour.models.history import forgotten_before
+from pour.models.projecting.direction import HeadDirection, check_finite, class_removal
+from pour.models.projecting.project import project
 from pour.models.projecting.projected_head import ForgottenLogit
 from pour.unlearning.contract import Method
+from pour.unlearning.forget_only import requested_classes
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
 
@@ -32,7 +35,7 @@ class PourP(Method):
     v_u and c_u the row and bias less their means, "scores" maps z to z - v_u (v_u z + c_u) / |v_u|^2, where the class
     scores the mean of all classes and never wins. "decisions" maps z to z - a (v_u z + c_u) with the smallest a that
     shifts all retained scores alike: the class ends at the mean too, and no retained decision changes. "auto" takes
-    "decisions" if |a| |v_u| is at most 1.5, otherwise "scores".
+    "decisions" if |a| |v_u| is at most 4, otherwise "scores".
     """
 
     name: ClassVar[str] = "pour-p"
@@ -44,7 +47,7 @@ class PourP(Method):
     forgotten_logit: ForgottenLogit = "mask"
     """The forgotten class's own score: mask (never predicted), keep (as printed in the paper) or zero."""
     direction: HeadDirection = "auto"
-    """What is taken away: auto (decisions or scores), decisions, scores, centered-weights or weights (the paper)."""
+    """Direction to remove: auto (decisions or scores), decisions, scores, centered-weights or weights (the paper)."""
 
     def __post_init__(self) -> None:
         if self.direction not in get_args(HeadDirection):
@@ -53,5 +56,11 @@ class PourP(Method):
             )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Put the projector in front of the head."""
-        return forget(model, request.classes, direction=self.direction, forgotten_logit=self.forgotten_logit)
+        """Put the projector P in front of the head: the scores W z + b become W P z + b."""
+        head = find_head(model)
+        check_finite(head)
+        classes = requested_classes(model, request)
+        projector, direction = class_removal(head, classes, self.direction, earlier=forgotten_before(model))
+        result = project(model, projector, place=head, classes=classes, forgotten_logit=self.forgotten_logit)
+        run.choose(direction=direction, head=head.name)
+        return result

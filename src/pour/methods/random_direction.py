@@ -10,12 +10,12 @@ import torch
 from pour.geometry.projector import Projector
 from pour.models.head import find_head
 from pour.models.history import forgotten_before
+from pour.models.projecting.project import project
 from pour.models.projecting.projected_head import ForgottenLogit
 from pour.unlearning.contract import Method
 from pour.unlearning.forget_only import requested_classes
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
-from pour.unlearning.toolkit.before_head import put_in_front
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,4 +51,5 @@ class RandomDirection(Method):
         # A second request with the same seed must not draw the directions of the first again.
         earlier = len(forgotten_before(model) - set(classes))
         drawn = torch.randn(earlier + len(classes), find_head(model).num_features, generator=generator)
-        return put_in_front(model, Projector.from_directions(drawn[earlier:]), classes, self.forgotten_logit)
+        projector = Projector.from_directions(drawn[earlier:])
+        return project(model, projector, classes=classes, forgotten_logit=self.forgotten_logit)

@@ -20,7 +20,7 @@ from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
 from pour.unlearning.toolkit.batches import Stamped, Together
-from pour.unlearning.toolkit.pooling import pool_features
+from pour.unlearning.toolkit.features import pool_features
 
 if TYPE_CHECKING:
     from pour.training.run import Run

@@ -6,7 +6,7 @@
 from pour.data.classes import ClassRequest, resolve_classes
 from pour.models.card import Architecture, architecture, class_names, copy_card, set_architecture, set_class_names
 from pour.models.checkpoint import load, save
-from pour.models.clip.concepts import ConceptDirection, concept_directions, forget_concepts
+from pour.models.clip.concepts import TextPart, concept_directions, forget_concepts
 from pour.models.clip.dual_encoder import embed_images, find_image_projection, text_encoder
 from pour.models.clip.image_encoder import ImageTextEncoder
 from pour.models.clip.texts import CAPTIONS, PROMPTS, TextEncoder, TextTable, minilm_encoder, prompt_embeddings
@@ -33,7 +33,6 @@ __all__ = [
     "PROMPTS",
     "Architecture",
     "ClassRequest",
-    "ConceptDirection",
     "Direction",
     "Example",
     "Features",
@@ -51,6 +50,7 @@ __all__ = [
     "Tap",
     "TextEncoder",
     "TextHead",
+    "TextPart",
     "TextTable",
     "ZeroShotClassifier",
     "add_entry",

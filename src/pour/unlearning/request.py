@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
     from pour.data.classes import ClassRequest
     from pour.data.splits import Splits
+    from pour.models.clip.texts import TextEncoder
     from pour.training.recipes import Recipe
 
 __all__ = ["AccessError", "ForgetRequest", "Granted", "Need"]
 
-Need = Literal["forget", "retain", "validation", "build"]
-"""What a method may ask for: images of the forgotten or retained classes, held-out images, a fresh model."""
+Need = Literal["forget", "retain", "validation", "build", "encode"]
+"""What a method may ask for: images of forgotten, of retained or of held-out samples, a fresh model, a text encoder."""
+_IMAGES: tuple[Need, ...] = ("forget", "retain", "validation")
 
 
 class AccessError(PourError):
@@ -54,6 +56,8 @@ class ForgetRequest:
     """Images that were not trained on."""
     build: Callable[[], nn.Module] | None = None
     """Makes a freshly initialised model of the same architecture."""
+    encode: TextEncoder | None = None
+    """Text encoder of the model's embedding space, for dual encoders."""
     recipe: Recipe | None = None
     """How the original was trained, for retraining."""
     mirrors: bool = True
@@ -167,6 +171,7 @@ _MEANING: dict[str, str] = {
     "retain": "images of the retained classes",
     "validation": "images that were not trained on",
     "build": "a function that builds a fresh model",
+    "encode": "a text encoder",
 }
 
 
@@ -208,6 +213,12 @@ class Granted:
         return build
 
     @property
+    def encode(self) -> TextEncoder:
+        """Text encoder of the model's embedding space."""
+        encode: TextEncoder = self._read("encode")
+        return encode
+
+    @property
     def pixelwise(self) -> bool:
         """Whether labels belong to pixels."""
         return self._request.pixelwise
@@ -220,7 +231,7 @@ class Granted:
     @property
     def images(self) -> list[Images]:
         """All images that may be seen."""
-        return [self._images_of(need) for need in self._needs if need != "build"]
+        return [self._images_of(need) for need in self._needs if need in _IMAGES]
 
     def has(self, need: Need) -> bool:
         """Return whether the method may read these data and the request has them."""

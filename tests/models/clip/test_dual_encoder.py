@@ -17,7 +17,6 @@ import pour
 from pour.errors import UsageError
 from pour.models import embed_images, find_image_projection, text_encoder, zero_shot_classifier
 from pour.models.clip.dual_encoder import expectations
-from pour.models.clip.forget import forget_embedding
 from pour.models.projecting.projected_embedding import ProjectedEmbedding
 
 if TYPE_CHECKING:
@@ -199,8 +198,6 @@ def test_wrong_use_is_said_in_a_sentence() -> None:
         pour.forget(model, classes=[0])
     with pytest.raises(UsageError, match=f"width 7, but the image embedding has {WIDTH}"):
         pour.forget(model, directions=torch.randn(7))
-    with pytest.raises(UsageError, match="no dual encoder"):
-        forget_embedding(nn.Linear(3, 2), torch.randn(2))
     with pytest.raises(UsageError, match="zero in row 0"):
         pour.forget(model, directions=torch.zeros(WIDTH))
     with pytest.raises(UsageError, match="no text tower"):
@@ -217,7 +214,7 @@ def test_an_open_clip_tower_without_a_linear_end_says_so() -> None:
     place = find_image_projection(model)
     assert place is not None
     assert not place.parts
-    forgotten = pour.forget(model, directions=torch.randn(place.width))
+    forgotten = pour.forget(model, directions=torch.randn(place.num_features))
     with pytest.raises(UsageError, match="does not end in a linear layer"):
         pour.fold(forgotten)
 

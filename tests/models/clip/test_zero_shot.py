@@ -33,7 +33,7 @@ from pour.models import (
     prompt_embeddings,
     zero_shot_classifier,
 )
-from pour.models.clip.concepts import _kept
+from pour.models.clip.concepts import _kept_texts
 from pour.models.clip.texts import prompts_of
 
 if TYPE_CHECKING:
@@ -226,9 +226,9 @@ def test_other_texts_can_be_set() -> None:
 def test_directions_of_a_concept() -> None:
     text, others = unit_rows(2, seed=1), unit_rows(7, seed=4)
     torch.testing.assert_close(concept_directions(3 * text), text)
-    centred = concept_directions(text, others, direction="centered")
+    centred = concept_directions(text, others, part="centered")
     torch.testing.assert_close(centred, F.normalize(text - others.mean(dim=0), dim=1))
-    specific = concept_directions(text, others, direction="specific").double().numpy()
+    specific = concept_directions(text, others, part="specific").double().numpy()
     # An independent oracle: the least variance of the others on (t - m).v = 1, by stacked least squares.
     centred_rows = others.double().numpy() - others.double().numpy().mean(axis=0)
     level = (centred_rows**2).sum() / 7 / WIDTH
@@ -239,14 +239,14 @@ def test_directions_of_a_concept() -> None:
         best = start + basis.T @ np.linalg.lstsq(rows @ basis.T, -rows @ start, rcond=None)[0]
         np.testing.assert_allclose(got, best / np.linalg.norm(best), atol=1e-6)
     for options, match in (
-        ({"direction": "odd"}, "choose one of"),
-        ({"direction": "specific"}, "pass others="),
-        ({"direction": "centered", "others": torch.ones(2, 3)}, "embed them alike"),
+        ({"part": "odd"}, "choose one of"),
+        ({"part": "specific"}, "pass others="),
+        ({"part": "centered", "others": torch.ones(2, 3)}, "embed them alike"),
     ):
         with pytest.raises(UsageError, match=match):
             concept_directions(text, **options)
     with pytest.raises(UsageError, match="nothing of it is its own"):
-        concept_directions(torch.eye(2)[0], torch.eye(2)[:1], direction="specific")
+        concept_directions(torch.eye(2)[0], torch.eye(2)[:1], part="specific")
     with pytest.raises(UsageError, match="floating-point"):
         concept_directions(torch.ones(2, 3, dtype=torch.long))
 
@@ -262,7 +262,7 @@ def test_the_specific_direction_disturbs_the_others_least(seed: int, count: int,
         lead = float((t - others.mean(dim=0)) @ direction)
         return float((others @ direction).var(unbiased=False)) / lead**2
 
-    specific, centred = (concept_directions(t, others, direction=kind)[0] for kind in ("specific", "centered"))
+    specific, centred = (concept_directions(t, others, part=kind)[0] for kind in ("specific", "centered"))
     assert variation(specific) <= variation(centred) + 1e-9
     # Both take something of the concept.
     assert specific @ (t - others.mean(dim=0)) > 0
@@ -271,16 +271,16 @@ def test_the_specific_direction_disturbs_the_others_least(seed: int, count: int,
 def test_concepts_are_forgotten_in_words(tmp_path: Path) -> None:
     texts = table()
     model = classifier()
-    for direction in ("text", "specific", "centered"):
-        forgotten = forget_concepts(model, ["a cat", "a ship"], encode=texts, direction=direction)
+    for part in ("text", "specific", "centered"):
+        forgotten = forget_concepts(model, ["a cat", "a ship"], encode=texts, part=part)
         record = pour.history(forgotten)[-1]
         assert record.options["concepts"] == ["a cat", "a ship"]
-        assert record.options["direction"] == direction
+        assert record.options["part"] == part
         assert record.options["rank"] == 2
         projector = find_head(forgotten).module.projector
         kept = [row for row in range(5) if row not in (0, 3)]
         expected = Projector.from_directions(
-            concept_directions(texts(["a cat", "a ship"]), model.text[kept], direction=direction)
+            concept_directions(texts(["a cat", "a ship"]), model.text[kept], part=part)
         )
         torch.testing.assert_close(projector.P, expected.P, atol=1e-5, rtol=0)
     loaded = pour.load(pour.save(forgotten, tmp_path / "m.safetensors"), model)
@@ -290,12 +290,12 @@ def test_concepts_are_forgotten_in_words(tmp_path: Path) -> None:
 def test_concepts_of_a_bare_encoder_need_to_know_what_to_keep() -> None:
     texts, encoder = table(), families.ours()
     with pytest.raises(UsageError, match="pass others="):
-        forget_concepts(encoder, "cat", encode=texts, direction="specific", templates=("a {}", "one {}"))
+        forget_concepts(encoder, "cat", encode=texts, part="specific", templates=("a {}", "one {}"))
     by_words = forget_concepts(
-        encoder, "cat", encode=texts, direction="specific", others=NAMES[1:], templates=("a {}", "one {}")
+        encoder, "cat", encode=texts, part="specific", others=NAMES[1:], templates=("a {}", "one {}")
     )
     rows = prompt_embeddings(texts, NAMES, ("a {}", "one {}"))
-    by_rows = pour.forget(encoder, directions=concept_directions(rows[0], rows[1:], direction="specific"))
+    by_rows = pour.forget(encoder, directions=concept_directions(rows[0], rows[1:], part="specific"))
     with torch.no_grad():
         torch.testing.assert_close(by_words.eval()(families.images()), by_rows.eval()(families.images()))
 
@@ -341,6 +341,6 @@ def test_an_encoder_in_half_precision_scores_float32_texts() -> None:
 def test_a_class_that_was_folded_away_is_no_text_to_keep() -> None:
     text = torch.eye(families.WIDTH)[:4]
     classifier = pour.fold(pour.forget(zero_shot_classifier(families.ours(), text), classes=[0]))
-    kept = _kept(classifier, text[1:2], None, lambda texts: text, ["{}"])
+    kept = _kept_texts(classifier, text[1:2], None, lambda texts: text, ["{}"])
     assert len(kept) == 2
     assert (kept.norm(dim=1) > 0.9).all()

@@ -37,8 +37,8 @@ class ImageProjection:
     """Dotted path inside the model."""
     module: nn.Module
     """The layer, or the :class:`ProjectedEmbedding` around it."""
-    width: int
-    """Dimensions d of the embedding."""
+    num_features: int
+    """Width d of the embedding."""
     parts: tuple[tuple[nn.Module, str, int], ...]
     """The linear map that the embedding ends in: owner, name and output dimension of its tensors; empty if none."""
     why_not: str = ""

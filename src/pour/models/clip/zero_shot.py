@@ -161,10 +161,10 @@ def zero_shot_classifier(
             f"A {type(encoder).__name__} is no dual encoder that pour knows; give a CLIP or SigLIP model of "
             "transformers, a model of open_clip, or an ImageTextEncoder."
         )
-    if text.ndim != 2 or text.shape[1] != place.width:
+    if text.ndim != 2 or text.shape[1] != place.num_features:
         raise UsageError(
-            f"The texts have shape {tuple(text.shape)}, but the image embedding has width {place.width}; embed them "
-            "with the same model."
+            f"The texts have shape {tuple(text.shape)}, but the image embedding has width {place.num_features}; embed "
+            "them with the same model."
         )
     known = expectations(encoder)
     device = next(encoder.parameters()).device

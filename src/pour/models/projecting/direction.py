@@ -14,7 +14,7 @@ from pour.geometry._inputs import as_double
 from pour.geometry.eraser import Eraser
 from pour.geometry.projector import Projector
 from pour.models.clip.zero_shot import TextHead
-from pour.models.projecting.projected_head import is_masked
+from pour.models.projecting.projected_head import ProjectedHead, is_masked
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -25,7 +25,9 @@ __all__ = [
     "MOST_STRETCH",
     "HeadDirection",
     "RowDirection",
+    "check_finite",
     "choose_direction",
+    "class_removal",
     "head_removal",
     "stretch",
     "with_earlier",
@@ -83,6 +85,39 @@ def stretch(head: Head, classes: tuple[int, ...], *, earlier: Collection[int] = 
     # The k x k matrix R_A R_B^T has the spectral norm of the d x d matrix.
     first, second = (torch.linalg.qr(part.T, mode="r").R for part in (shifts, as_double(live.rows)))
     return float(torch.linalg.matrix_norm(first @ second.T, ord=2))
+
+
+def class_removal(
+    head: Head, classes: tuple[int, ...], direction: HeadDirection, *, earlier: Collection[int] = ()
+) -> tuple[Projector | Eraser, RowDirection]:
+    """Return the map of POUR-P for a request, and its direction, which ``"auto"`` chooses here.
+
+    Args:
+        head: Head, with the projector of earlier requests or without one.
+        classes: Indices of the classes that are requested now.
+        direction: Direction to remove.
+        earlier: Indices of the classes that earlier requests removed.
+    """
+    together = classes
+    if isinstance(head.module, ProjectedHead) and direction in ("auto", "scores", "decisions"):
+        # A later request must not move the scores of an earlier one off the mean, so it sets them all.
+        together = tuple(sorted({*head.module.forgotten, *classes}))
+    if direction == "auto":
+        direction = choose_direction(head, together, earlier=earlier)
+    return head_removal(head, together, direction, earlier=earlier), direction
+
+
+def check_finite(head: Head) -> None:
+    """Raise UsageError if a weight of the head is NaN or infinite."""
+    # A sum needs no second C x d tensor, and any NaN or infinity survives it. A sum can also overflow.
+    if torch.isfinite(head.weight.sum()):
+        return
+    bad = (~torch.isfinite(head.weight).all(dim=1)).nonzero()
+    if len(bad):
+        raise UsageError(
+            f"The head {head.name!r} has NaN or infinite weights (row {int(bad[0])} is the first); "
+            "load a sound checkpoint before forgetting."
+        )
 
 
 def head_removal(

@@ -11,18 +11,17 @@ from torch import Tensor, nn
 
 from pour.data.classes import ClassRequest, resolve_classes
 from pour.errors import UsageError
-from pour.geometry.eraser import Eraser
 from pour.geometry.fitter import ProjectorFitter
 from pour.geometry.projector import Projector
 from pour.models.check_data import names_of_scores
-from pour.models.clip.dual_encoder import find_image_projection
-from pour.models.clip.forget import forget_embedding
-from pour.models.copy_and_swap import copy_model, swap_module
+from pour.models.clip.dual_encoder import ImageProjection, find_image_projection
+from pour.models.copy_and_swap import copy_model
 from pour.models.head import Example, Head, find_head
 from pour.models.head_on_images import head_on_images
 from pour.models.history import HistoryEntry, add_entry, forgotten_before
 from pour.models.modes import evaluating
-from pour.models.projecting.direction import HeadDirection, choose_direction, head_removal
+from pour.models.projecting.direction import HeadDirection, check_finite, class_removal
+from pour.models.projecting.project import as_precise, project
 from pour.models.projecting.projected_head import ForgottenLogit, ProjectedHead
 from pour.models.state import digest, tensor_digest
 from pour.models.tap import checked_batch, checked_batches, device_of, tap_features, to_unit
@@ -31,7 +30,9 @@ from pour.models.unwrap import unwrap
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Direction", "forget"]
+    from pour.geometry.eraser import Eraser
+
+__all__ = ["Direction", "find_place", "forget", "project_with_entry", "projector_along"]
 
 Direction = Literal["auto", "weights", "centered-weights", "scores", "decisions", "means", "centered-means"]
 """What is taken away: a class's row of the head, its mean feature, or either less the mean over classes; or its score.
@@ -42,7 +43,6 @@ is the mean of all scores: the former by the shortest way, the latter by the sho
 scores alike. On a simplex with equal biases all of these are the same. ``"auto"`` takes ``"decisions"`` if it is well
 conditioned, otherwise ``"scores"``, see :func:`~pour.models.projecting.direction.choose_direction`.
 """
-_SETTING_SCORES = ("auto", "scores", "decisions")
 
 
 def forget(
@@ -92,104 +92,121 @@ def forget(
         False
     """
     start = time.perf_counter()
-    if classes is None and directions is None:
-        raise UsageError("Nothing to forget was named; give classes= or directions=.")
-    _check_choice("direction", direction, get_args(Direction))
-    _check_choice("forgotten_logit", forgotten_logit, get_args(ForgottenLogit))
-    _check_sources(direction, directions, data)
-    model = unwrap(model)
-    if head is None and find_image_projection(model) is not None:
+    _check_arguments(classes, directions, direction, data, forgotten_logit)
+    model = copy_model(unwrap(model))
+    place, data = find_place(model, head, example, data)
+    indices: tuple[int, ...] = ()
+    if isinstance(place, ImageProjection):
         if directions is None or classes is not None:
             raise UsageError(
                 f"A {type(model).__name__} has no classes of its own; give directions= alone (text embeddings), or "
                 "make a classifier of it with pour.models.zero_shot_classifier."
             )
-        return forget_embedding(model, directions)
-    found, data = _found(model, head, example, data)
-    _check_finite(found)
-    before = found.module if isinstance(found.module, ProjectedHead) else None
-    earlier = forgotten_before(model)
-    names = names_of_scores(model, found.num_classes)
-    indices: tuple[int, ...] = ()
-    if classes is not None:
-        already = earlier | set(before.forgotten if before is not None else ())
-        indices = resolve_classes(classes, num_classes=found.num_classes, class_names=names, already=sorted(already))
-
-    projector: Projector | Eraser
-    if directions is None and direction in get_args(HeadDirection):
-        # A later request must not move the scores of an earlier one off the mean, so it sets them all.
-        renewed = before.forgotten if before is not None and direction in _SETTING_SCORES else ()
-        together = tuple(sorted({*renewed, *indices}))
-        if direction == "auto":
-            direction = choose_direction(found, together, earlier=earlier)
-        projector = head_removal(found, together, direction, earlier=earlier)  # type: ignore[arg-type]
     else:
-        rows = (
-            _means(model, found, indices, data or (), centered=direction == "centered-means")
-            if directions is None
-            else _checked_directions(directions, found)
-        )
-        projector = Projector.from_directions(_precise(rows, found))
-    forgotten, logit = indices, forgotten_logit
-    if before is not None:
-        projector = Eraser.after(before.projector, projector)
-        forgotten, logit = _joined(before, indices, forgotten_logit)
+        check_finite(place)
+        if classes is not None:
+            indices = _indices(model, place, classes)
+    removal: Projector | Eraser
+    if directions is not None:
+        removal = projector_along(directions, place)
+    elif isinstance(place, Head) and direction in get_args(HeadDirection):
+        removal, direction = class_removal(place, indices, direction, earlier=forgotten_before(model))  # type: ignore[arg-type]
+    elif isinstance(place, Head):
+        means = _means(model, place, indices, data or (), centered=direction == "centered-means")
+        removal = projector_along(means, place)
+    settings: dict[str, Any] = {"direction": direction if directions is None else "given"}
+    if isinstance(place, Head):
+        settings["forgotten_logit"] = forgotten_logit
+    return project_with_entry(
+        model, removal, place, settings, classes=indices, forgotten_logit=forgotten_logit, start=start
+    )
 
-    result = copy_model(model)
-    place = result.get_submodule(found.name)
-    layer = place.head if isinstance(place, ProjectedHead) else place
-    projected = ProjectedHead(layer, projector, forgotten=forgotten, forgotten_logit=logit)
-    projected.train(place.training)
-    # Only the projector is new, so the tensors are read once for both digests.
+
+def project_with_entry(
+    model: nn.Module,
+    removal: Projector | Eraser,
+    place: Head | ImageProjection,
+    settings: Mapping[str, Any],
+    *,
+    start: float,
+    classes: tuple[int, ...] = (),
+    forgotten_logit: ForgottenLogit = "mask",
+) -> nn.Module:
+    """Put ``removal`` in front of ``place``, in place, and add an entry to the model's history.
+
+    Args:
+        model: Network, changed in place.
+        removal: Projector or eraser.
+        place: Head or image embedding of the model.
+        settings: Options for the entry.
+        start: Time at which the request began, from ``time.perf_counter``.
+        classes: Indices of the forgotten classes.
+        forgotten_logit: Score of the forgotten classes.
+    """
+    names = names_of_scores(model, place.num_classes) if isinstance(place, Head) else None
+    # Only the projector is new, so each tensor is read once for both digests.
     contents = {name: tensor_digest(tensor) for name, tensor in model.state_dict().items()}
     digest_before = digest(model.state_dict(), known=contents)
-    result = swap_module(result, place, projected)
-    options: dict[str, Any] = {
-        "direction": direction if directions is None else "given",
-        "forgotten_logit": forgotten_logit,
-        "head": found.name,
-        "rank": projector.rank,
-    }
+    result = project(model, removal, place=place, classes=classes, forgotten_logit=forgotten_logit)
+    projected: Any = result.get_submodule(place.name)
     add_entry(
         result,
         HistoryEntry(
             method="pour-p",
-            classes=indices,
-            class_names=tuple(names[index] for index in indices) if names else (),
-            options=options,
+            classes=classes,
+            class_names=tuple(names[index] for index in classes) if names else (),
+            options={
+                **settings,
+                "head" if isinstance(place, Head) else "layer": place.name,
+                "rank": projected.projector.rank,
+            },
             digest_before=digest_before,
-            digest_after=_digest_after(result, found, contents),
+            digest_after=_digest_after(result, place, contents),
             seconds=time.perf_counter() - start,
         ),
     )
     return result
 
 
-def _found(
-    model: nn.Module, head: str | None, example: Example | None, data: Iterable[Any] | None
-) -> tuple[Head, Iterable[Any] | None]:
-    """Return the head, verified on ``example`` or on the first batch of ``data``, and ``data`` from its beginning."""
+def find_place(
+    model: nn.Module, head: str | None = None, example: Example | None = None, data: Iterable[Any] | None = None
+) -> tuple[Head | ImageProjection, Iterable[Any] | None]:
+    """Return the head or image embedding, and ``data`` from its beginning.
+
+    The head is verified on ``example`` or on the first batch of ``data``.
+    """
+    embedding = find_image_projection(model) if head is None else None
+    if embedding is not None:
+        return embedding, data
     if example is not None or data is None:
         return find_head(model, head=head, example=example), data
     batches = iter(data)
     first = next(batches, None)
     if first is None:
         return find_head(model, head=head), ()
-    found = head_on_images(model, checked_batch(first)[0], head=head)
-    return found, itertools.chain([first], batches)
+    return head_on_images(model, checked_batch(first)[0], head=head), itertools.chain([first], batches)
 
 
-def _precise(values: Tensor, head: Head) -> Tensor:
-    """The values detached, on the head's device and in at least single precision."""
-    return values.detach().to(head.weight.device, torch.promote_types(head.weight.dtype, torch.float32))
+def _indices(model: nn.Module, head: Head, classes: ClassRequest) -> tuple[int, ...]:
+    already = forgotten_before(model)
+    if isinstance(head.module, ProjectedHead):
+        already |= set(head.module.forgotten)
+    names = names_of_scores(model, head.num_classes)
+    return resolve_classes(classes, num_classes=head.num_classes, class_names=names, already=sorted(already))
 
 
-def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UsageError(f"{option} is {value!r}; choose one of {', '.join(repr(choice) for choice in choices)}.")
-
-
-def _check_sources(direction: Direction, directions: Tensor | None, data: object) -> None:
+def _check_arguments(
+    classes: object, directions: Tensor | None, direction: Direction, data: object, forgotten_logit: ForgottenLogit
+) -> None:
+    """Raise UsageError if the arguments contradict each other."""
+    if classes is None and directions is None:
+        raise UsageError("Nothing to forget was named; give classes= or directions=.")
+    for option, value, known in (
+        ("direction", direction, get_args(Direction)),
+        ("forgotten_logit", forgotten_logit, get_args(ForgottenLogit)),
+    ):
+        if value not in known:
+            raise UsageError(f"{option} is {value!r}; choose one of {', '.join(map(repr, known))}.")
     if directions is not None and (direction != "auto" or data is not None):
         raise UsageError("directions= are given, so direction= and data= have no use; leave them out.")
     if direction in get_args(HeadDirection) and data is not None:
@@ -198,27 +215,23 @@ def _check_sources(direction: Direction, directions: Tensor | None, data: object
         raise UsageError(f"direction={direction!r} needs images; pass data= (batches of images and labels).")
 
 
-def _check_finite(head: Head) -> None:
-    # A sum needs no second C x d tensor, and any NaN or infinity survives it; overflow alone is told apart below.
-    if torch.isfinite(head.weight.sum()):
-        return
-    bad = (~torch.isfinite(head.weight).all(dim=1)).nonzero()
-    if len(bad):
-        raise UsageError(
-            f"The head {head.name!r} has NaN or infinite weights (row {int(bad[0])} is the first); "
-            "load a sound checkpoint before forgetting."
-        )
+def projector_along(directions: Tensor, place: Head | ImageProjection) -> Projector:
+    """Return the projector that removes ``directions``. Raise UsageError if their shape does not fit ``place``.
 
-
-def _checked_directions(directions: Tensor, head: Head) -> Tensor:
+    Args:
+        directions: (k, d) or (d,), of any scale.
+        place: Head or image embedding with features of width d.
+    """
     if not isinstance(directions, Tensor) or directions.ndim not in (1, 2):
         raise UsageError("directions= must be a tensor of shape (k, d) or (d,).")
-    if directions.shape[-1] != head.num_features:
-        raise UsageError(
-            f"The directions have width {directions.shape[-1]}, but the head {head.name!r} takes "
-            f"{head.num_features} features; give directions of that width."
+    if directions.shape[-1] != place.num_features:
+        expected = (
+            f"the head {place.name!r} takes {place.num_features} features; give directions of that width."
+            if isinstance(place, Head)
+            else f"the image embedding has {place.num_features}; embed the texts with the same model."
         )
-    return directions
+        raise UsageError(f"The directions have width {directions.shape[-1]}, but {expected}")
+    return Projector.from_directions(as_precise(directions, place))
 
 
 def _means(model: nn.Module, head: Head, indices: tuple[int, ...], data: Iterable[Any], *, centered: bool) -> Tensor:
@@ -249,25 +262,11 @@ def _means(model: nn.Module, head: Head, indices: tuple[int, ...], data: Iterabl
     return fitter.directions
 
 
-def _joined(
-    before: ProjectedHead, indices: tuple[int, ...], forgotten_logit: ForgottenLogit
-) -> tuple[tuple[int, ...], ForgottenLogit]:
-    """The classes of both requests, which must treat their scores alike."""
-    if not indices:
-        return before.forgotten, before.forgotten_logit
-    if before.forgotten and before.forgotten_logit != forgotten_logit:
-        raise UsageError(
-            f"The model already forgot classes with forgotten_logit={before.forgotten_logit!r}; pass the same now "
-            f"instead of {forgotten_logit!r}, or fold the model first."
-        )
-    return tuple(sorted({*before.forgotten, *indices})), forgotten_logit
-
-
-def _digest_after(model: nn.Module, head: Head, contents: Mapping[str, str]) -> str:
-    """The digest of the projected model, reading only tensors that the original did not have."""
-    prefix = f"{head.name}." if head.name else ""
-    moved = {f"{prefix}head.{name.removeprefix(prefix)}": value for name, value in contents.items()}
-    known = {**moved, **contents}
-    # What is in front of the head keeps its names when a later request replaces it.
-    known = {name: value for name, value in known.items() if not name.startswith(f"{prefix}projector.")}
+def _digest_after(model: nn.Module, place: Head | ImageProjection, contents: Mapping[str, str]) -> str:
+    """Return the digest of the projected model, and read only tensors that the original did not have."""
+    prefix = f"{place.name}." if place.name else ""
+    inner = "head" if isinstance(place, Head) else "layer"
+    moved = {f"{prefix}{inner}.{name.removeprefix(prefix)}": value for name, value in contents.items()}
+    # The projector of a later request has the same name as that of the earlier one.
+    known = {k: v for k, v in {**moved, **contents}.items() if not k.startswith(f"{prefix}projector.")}
     return digest(model.state_dict(), known=known)

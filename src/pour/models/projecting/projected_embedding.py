@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from pour.geometry.eraser import Eraser
     from pour.geometry.projector import Projector
 
 __all__ = ["ProjectedEmbedding"]
@@ -30,10 +31,10 @@ class ProjectedEmbedding(nn.Module):
         0.0
     """
 
-    def __init__(self, layer: nn.Module, projector: Projector) -> None:
+    def __init__(self, layer: nn.Module, projector: Projector | Eraser) -> None:
         super().__init__()
         self.layer = layer
-        self.projector: Projector = projector
+        self.projector: Projector | Eraser = projector
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the layer gives, its embedding projected."""

@@ -10,11 +10,12 @@ import torch
 
 from pour.geometry.leace import LeaceFitter
 from pour.models.head import find_head
+from pour.models.projecting.project import project
 from pour.models.projecting.projected_head import ForgottenLogit
 from pour.unlearning.contract import Method
 from pour.unlearning.forget_only import requested_classes
 from pour.unlearning.request import Need
-from pour.unlearning.toolkit.before_head import put_in_front, seen_features
+from pour.unlearning.toolkit.features import feature_rows
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,9 +44,9 @@ class Erasure(Method):
         fitter = LeaceFitter(head.num_features, len(classes))
         wanted = torch.tensor(classes, device=run.torch_device)
         for images in (request.forget, request.retain):
-            for features, labels in seen_features(model, head, images.once(run), run):
+            for features, labels in feature_rows(model, head, images.once(run), run):
                 fitter.update(features, labels[:, None] == wanted)
-        return put_in_front(model, self._eraser(fitter), classes, self.forgotten_logit)
+        return project(model, self._eraser(fitter), classes=classes, forgotten_logit=self.forgotten_logit)
 
     @abstractmethod
     def _eraser(self, fitter: LeaceFitter) -> Eraser:

@@ -1,0 +1,88 @@
+"""Text direction: project the text embeddings of the forgotten classes out of a dual encoder's image embeddings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+
+from pour.errors import UsageError
+from pour.models.check_data import names_of_scores
+from pour.models.clip.concepts import concept_directions
+from pour.models.clip.texts import prompt_embeddings
+from pour.models.head import find_head
+from pour.models.history import forgotten_before
+from pour.models.projecting.forget import projector_along
+from pour.models.projecting.project import project
+from pour.models.projecting.projected_head import ForgottenLogit
+from pour.unlearning.contract import Method
+from pour.unlearning.forget_only import requested_classes
+from pour.unlearning.registry import register
+from pour.unlearning.request import Need
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor, nn
+
+    from pour.models.head import Head
+    from pour.training.run import Run
+    from pour.unlearning.request import Granted
+
+__all__ = ["TextDirection"]
+
+
+@register
+@dataclass(kw_only=True)
+class TextDirection(Method):
+    """Project text embeddings of the forgotten classes out of the image embeddings; closed form, no images.
+
+    The image embedding z becomes P z with P = I - Q^T Q, Q an orthonormal basis of one direction per class. With t the
+    unit embedding of the class's text, and m and C mean and covariance of the retained classes' texts, the direction is
+    t (text, as in the paper), t - m (centered) or (0.1 C + 0.9 tr(C)/d I)^-1 (t - m) (specific). The texts are embedded
+    by the text encoder of the request. Without one, the rows of the head are the embeddings.
+    """
+
+    name: ClassVar[str] = "text-direction"
+    paper: ClassVar[str] = "POUR (Le et al., CVPR 2026)"
+    needs: ClassVar[tuple[Need, ...]] = ()
+    accepts: ClassVar[tuple[Need, ...]] = ("encode",)
+    cost: ClassVar[str] = "milliseconds"
+    pixelwise: ClassVar[bool] = True
+
+    part: Literal["specific", "text", "centered", "random"] = "specific"
+    """Part of the text to remove: specific, text (the paper) or centered; random is a control."""
+    prompt: str = "a photo of a {}."
+    """Sentence whose {} the name of a class replaces before it is embedded."""
+    forgotten_logit: ForgottenLogit = "keep"
+    """The forgotten class's own score: mask (never predicted), keep or zero."""
+
+    def __post_init__(self) -> None:
+        if self.part not in ("specific", "text", "centered", "random"):
+            raise UsageError(f"part must be specific, text, centered or random, but is {self.part!r}.")
+
+    def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
+        """Put the projector in front of the head."""
+        head = find_head(model)
+        classes = requested_classes(model, request)
+        if self.part == "random":
+            generator = torch.Generator().manual_seed(1_000_003 * run.seed + sum(classes))
+            directions = torch.randn(len(classes), head.num_features, generator=generator)
+        else:
+            earlier = {*classes, *forgotten_before(model)}
+            retained = [label for label in range(head.num_classes) if label not in earlier]
+            concepts = self._embeddings(model, head, classes, request)
+            others = None if self.part == "text" else self._embeddings(model, head, retained, request)
+            directions = concept_directions(concepts, others, part=self.part)
+        projector = projector_along(directions, head)
+        return project(model, projector, place=head, classes=classes, forgotten_logit=self.forgotten_logit)
+
+    def _embeddings(self, model: nn.Module, head: Head, classes: Sequence[int], request: Granted) -> Tensor:
+        """Return the embeddings (n, d) of the texts of ``classes``."""
+        if not request.has("encode"):
+            return head.weight[list(classes)]
+        names = names_of_scores(model, head.num_classes)
+        if names is None:
+            raise UsageError("The model has no class names to make texts of; set them (pour.models.set_class_names).")
+        return prompt_embeddings(request.encode, [names[label] for label in classes], (self.prompt,))
