@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
+from script_modules import script
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
-
-
-def script(name: str) -> Any:
-    """Return a module of ``scripts/``."""
-    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SOURCE = '''"""A module."""
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from method_cases import NAMES
+from script_modules import script
 
-from pour.bench import EXPERIMENTS, Row, benchmark_rows, freeze_tuning, get_experiment, parse_seeds
+from pour.bench import EXPERIMENTS, Row, benchmark_rows, get_experiment, parse_seeds
 from pour.bench import settings as settings_module
 from pour.bench.columns import label_of
 from pour.bench.experiments import ANCHORED, CONTROLS, PAPER, REFERENCES
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+ship = script("ship_tuning").ship
 TUNED_METHODS = [name for name in NAMES if name not in ANCHORED]
 
 
@@ -115,7 +117,7 @@ def test_tuned_options_come_from_a_tuning(tmp_path: Path, monkeypatch: pytest.Mo
 
     frozen = tmp_path / "tuned.json"
     frozen.write_text(json.dumps({"cifar100": {"scrub": {"options": {"lr": 7.0}, "rule": "benchmark", "seed": 1}}}))
-    assert freeze_tuning(tmp_path, "cifar10", into=frozen) == ["delete"]
+    assert ship(tmp_path, "cifar10", frozen) == ["delete"]
     monkeypatch.setattr(settings_module, "TUNED", frozen)
     chosen = tuned_options("delete", "cifar10")[0]
     assert chosen == make_method("delete", lr=0.5, epochs=3, batch_norm="frozen").options(), "all that it ran with"
@@ -153,7 +155,7 @@ def test_options_of_another_network_are_not_taken(tmp_path: Path, monkeypatch: p
         get_experiment("cifar100", tuning=tmp_path)
 
     frozen = tmp_path / "tuned.json"
-    freeze_tuning(tmp_path, "cifar10", into=frozen)
+    ship(tmp_path, "cifar10", frozen)
     monkeypatch.setattr(settings_module, "TUNED", frozen)
     assert tuned_options("delete", "cifar10", architecture="resnet18")[0]["lr"] == 0.5
     untuned = tuned_options("delete", "cifar10", architecture="resnet-small")
@@ -173,7 +175,7 @@ def test_what_ships_with_pour_says_all_that_was_tuned_and_on_what() -> None:
 
 
 def test_a_folder_without_tuning_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no finished tuning by the rule benchmark; run pour tune"):
+    with pytest.raises(UsageError, match="has no finished tuning by the rule benchmark; run pour tune"):
         get_experiment("cifar10", tuning=tmp_path / "mistyped")
     (tmp_path / "delete-user").mkdir()
     (tmp_path / "delete-user" / "result.json").write_text("{}")
@@ -183,15 +185,15 @@ def test_a_folder_without_tuning_is_told(tmp_path: Path) -> None:
 
 def test_a_tuning_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     result_file(tmp_path / "cut", "delete", best=7)
-    with pytest.raises(UsageError, match="is no tuning result"):
+    with pytest.raises(UsageError, match=r"result.json cannot be used: best is 7, but there are 2 trials"):
         tuned_options("delete", "cifar10", tmp_path / "cut")
     broken = tmp_path / "broken" / "delete-benchmark" / "result.json"
     broken.parent.mkdir(parents=True)
     broken.write_text("{")
-    with pytest.raises(UsageError, match="cannot be read as JSON"):
+    with pytest.raises(UsageError, match="is not valid JSON"):
         tuned_options("delete", "cifar10", tmp_path / "broken")
-    with pytest.raises(UsageError, match="holds no tuning by the rule benchmark"):
-        freeze_tuning(tmp_path, "cifar10", into=tmp_path / "x.json")
+    with pytest.raises(UsageError, match="has no tuning by the rule benchmark"):
+        ship(tmp_path, "cifar10", tmp_path / "x.json")
 
 
 def test_rows_are_selected_by_method_or_by_row() -> None:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from pour.bench.runner import Outcome, run_experiment
     from pour.bench.selection import TuningResult
     from pour.bench.separation import SeparationStudy, separation_study
-    from pour.bench.settings import freeze_tuning
     from pour.bench.store import Cell, CellKey, read_store
     from pour.bench.table import ResultTable, make_table
     from pour.bench.trajectory import Look, Trajectory, follow
@@ -36,7 +35,6 @@ _HOMES = {
     "benchmark_rows": "pour.bench.experiments",
     "export_store": "pour.bench.transfer",
     "follow": "pour.bench.trajectory",
-    "freeze_tuning": "pour.bench.settings",
     "get_experiment": "pour.bench.experiments",
     "import_store": "pour.bench.transfer",
     "make_class_table": "pour.bench.class_table",
@@ -69,7 +67,6 @@ __all__ = [
     "benchmark_rows",
     "export_store",
     "follow",
-    "freeze_tuning",
     "get_experiment",
     "import_store",
     "make_class_table",

@@ -55,10 +55,10 @@ class TuningResult:
     method: str
     rule: Rule
     seed: int
-    dataset: str
-    architecture: str | None
+    dataset: str | None = None
+    architecture: str | None = None
     """Architecture recorded in the model, or None."""
-    forgotten: tuple[int, ...]
+    forgotten: tuple[int, ...] = ()
     """Classes that the trials forgot."""
     trials: tuple[Trial, ...]
     best: int | None

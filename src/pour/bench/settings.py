@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pour._io import write_text
+from pour._records import Option, read, record
+from pour.bench.selection import Rule, TuningResult
 from pour.errors import UsageError
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.registry import get_method
@@ -16,19 +17,22 @@ __all__ = [
     "CLOSED_FORM",
     "CLOSED_FORM_BY_DATASET",
     "NOT_TUNED",
+    "Shipped",
+    "ShippedOptions",
     "Tuned",
     "check_tuning",
+    "chosen_options",
     "closed_form_options",
     "common_options",
-    "freeze_tuning",
     "starting_options",
     "tuned_options",
+    "tuned_row_options",
 ]
 
 NOT_TUNED = "not tuned"
-"""How the note of a row starts that was to be tuned and was not."""
+"""First words of the note of a tuned row whose method was not tuned."""
 TUNED = Path(__file__).with_name("tuned.json")
-"""What tuning chose once and for all, by dataset and method; it ships with pour."""
+"""File of the tuned options that ship with pour. ``scripts/ship_tuning.py`` writes it."""
 
 # Released configurations of DELETE's code base, the likely source of the paper's baselines: one setting for all.
 _COMMON: dict[str, Any] = {
@@ -57,8 +61,6 @@ _STARTING_BY_DATASET: dict[tuple[str, str], dict[str, Any]] = {
     ("fcs", "pathmnist"): {"epochs": 2},
     ("pour-d", "pathmnist"): {"steps": 200},
 }
-# What a choice was made on.
-_SUBJECT = ("dataset", "architecture", "forgotten")
 # SGD at the rates that suit small convolutional networks destroys a pretrained transformer, whatever the method.
 _PRETRAINED = ("pathmnist",)
 _PRETRAINED_RATE = 3e-6
@@ -104,64 +106,84 @@ def closed_form_options(row: str, dataset: str) -> dict[str, Any]:
     return {**_CLOSED_FORM_OPTIONS.get(row, {}), **_CLOSED_FORM_BY_DATASET.get((row, dataset), {})}
 
 
+@record
+@dataclass(frozen=True, kw_only=True)
+class ShippedOptions:
+    """Options that tuning chose for a method, and the origin of the choice."""
+
+    options: dict[str, Option]
+    rule: Rule
+    seed: int
+    note: str = ""
+    """Reason for the choice."""
+    dataset: str | None = None
+    architecture: str | None = None
+    forgotten: tuple[int, ...] = ()
+    """Classes that the trials forgot."""
+
+
+Shipped = dict[str, dict[str, ShippedOptions]]
+"""Content of ``tuned.json``, by dataset and method."""
+
+
 class Tuned(NamedTuple):
-    """Options of a tuned row, and where they come from."""
+    """Options of a tuned row and their origin."""
 
     options: dict[str, Any]
     note: str
     classes: tuple[int, ...] = ()
-    """What the trials forgot; empty where nothing was tuned."""
+    """Classes that the trials forgot; empty if nothing was tuned."""
     seed: int | None = None
-    """Of the trials."""
+    """Seed of the trials."""
 
 
 def tuned_options(method: str, dataset: str, folder: Path | None = None, *, architecture: str | None = None) -> Tuned:
-    """What tuning chose for a method, BatchNorm frozen, and where that comes from; the method's defaults without.
+    """Return the options that tuning chose for a method, or its defaults with BatchNorm frozen if it was not tuned.
 
     Args:
-        method: an iterative method.
-        dataset: what it was tuned on.
-        folder: where :func:`pour.bench.tune` wrote its trials; by default what ships with pour.
-        architecture: the network that the options are for. What ships with pour for another one is not taken; a folder
-            that was tuned on another one, or on other data, is refused.
+        method: An iterative method.
+        dataset: Name of the dataset of the tuning.
+        folder: Folder of :func:`pour.bench.tune`; by default the options that ship with pour.
+        architecture: Network of the experiment. Shipped options for another network are ignored.
+
+    Raises:
+        UsageError: The folder contains a tuning on another network or dataset.
     """
-    frozen = _from_start(method, dataset, {})
-    found = _frozen_choice(method, dataset) if folder is None else _choice(folder, method)
-    for what, wanted in (("dataset", dataset), ("architecture", architecture)):
-        if found is None or None in (wanted, found[what]) or found[what] == wanted:
+    frozen = tuned_row_options(method, dataset, {})
+    found = _frozen().get(dataset, {}).get(method) if folder is None else chosen_options(folder, method)
+    for subject, wanted in ((found and found.dataset, dataset), (found and found.architecture, architecture)):
+        if found is None or None in (wanted, subject) or subject == wanted:
             continue
         if folder is not None:
-            raise UsageError(
-                f"{folder} was tuned for {method} on {found[what]}, not on {wanted}; run pour tune for it."
-            )
+            raise UsageError(f"{folder} was tuned for {method} on {subject}, not on {wanted}; run pour tune for it.")
         found = None
     if found is None:
         own = make_method(method).options()
         other = ", ".join(f"{name}={value}" for name, value in frozen.items() if own.get(name) != value)
         return Tuned(frozen, f"{NOT_TUNED}: the method's defaults" + (f", but {other}" if other else ""))
     return Tuned(
-        _from_start(method, dataset, found["options"]),
-        f"tuned by the rule {found['rule']!r} with seed {found['seed']}",
-        tuple(found["forgotten"] or ()),
-        found["seed"],
+        tuned_row_options(method, dataset, found.options),
+        f"tuned by the rule {found.rule!r} with seed {found.seed}",
+        found.forgotten,
+        found.seed,
     )
 
 
 def check_tuning(folder: Path) -> None:
-    """Raise for a folder that holds no tuning for a benchmark, which would quietly leave all methods untuned."""
+    """Raise UsageError if a folder contains no tuning by the rule ``benchmark``."""
     if any(folder.glob("*-benchmark/result.json")):
         return
     others = sorted(path.parent.name for path in folder.glob("*-user/result.json"))
-    hint = f" ({others[0]} was chosen by the rule user, for a user's own data)" if others else ""
+    hint = f" ({others[0]} was chosen by the rule user)" if others else ""
     raise UsageError(
-        f"{folder} holds no finished tuning by the rule benchmark{hint}; run pour tune --out {folder} first."
+        f"{folder} has no finished tuning by the rule benchmark{hint}; run pour tune --out {folder} first."
     )
 
 
 def starting_options(method: str, dataset: str) -> dict[str, Any]:
-    """What tuning starts from in place of a method's own defaults.
+    """Return the options that tuning starts from instead of a method's own defaults.
 
-    AdamW at a small rate and fewer steps where networks are pretrained, and an end where a method has none.
+    Pretrained networks get AdamW, a small rate and fewer steps. A method without an end gets one.
 
     Example:
         >>> starting_options("delete", "pathmnist"), starting_options("delete", "cifar10")
@@ -174,68 +196,29 @@ def starting_options(method: str, dataset: str) -> dict[str, Any]:
     return {**dict.fromkeys(kind.rate_options, _PRETRAINED_RATE), "optimizer": "adamw", "weight_decay": 0.0, **length}
 
 
-def _from_start(method: str, dataset: str, chosen: dict[str, Any]) -> dict[str, Any]:
-    """The options of a tuned row: what tuning starts from, and over it what it chose."""
+def tuned_row_options(method: str, dataset: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a tuned row: those that tuning starts from, replaced by the chosen ones."""
     return {"batch_norm": "frozen", **starting_options(method, dataset), **chosen}
 
 
-def freeze_tuning(folder: str | Path, dataset: str, *, into: str | Path = TUNED) -> list[str]:
-    """Take the choices of a finished tuning into the file that ships with pour; returns the methods' names.
-
-    Every option is written, not only those that were searched: a method's default that changes later must not change
-    a row that was tuned before.
-
-    Args:
-        folder: where :func:`pour.bench.tune` wrote its trials by the rule ``benchmark``.
-        dataset: what it was tuned on.
-        into: the file, whose other datasets and methods stay.
-    """
-    source, target = Path(folder), Path(into)
-    methods = sorted(path.parent.name.removesuffix("-benchmark") for path in source.glob("*-benchmark/result.json"))
-    chosen = {
-        method: {**found, "options": make_method(method, **_from_start(method, dataset, found["options"])).options()}
-        for method in methods
-        if (found := _choice(source, method)) is not None
-    }
-    if not chosen:
-        raise UsageError(f"{source} holds no tuning by the rule benchmark that chose a setting; run pour tune first.")
-    other = next((found["dataset"] for found in chosen.values() if found["dataset"] not in (None, dataset)), None)
-    if other is not None:
-        raise UsageError(f"{source} was tuned on {other}, not on {dataset}.")
-    known = _read(target) if target.is_file() else {}
-    known[dataset] = {**known.get(dataset, {}), **chosen}
-    write_text(target, json.dumps(known, indent=1, sort_keys=True) + "\n")
-    return list(chosen)
+def _frozen() -> Shipped:
+    return read(Shipped, TUNED) if TUNED.is_file() else {}
 
 
-def _frozen_choice(method: str, dataset: str) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = _read(TUNED).get(dataset, {}).get(method) if TUNED.is_file() else None
-    return None if found is None else {**dict.fromkeys(_SUBJECT), **found}
-
-
-def _choice(folder: Path, method: str) -> dict[str, Any] | None:
+def chosen_options(folder: Path, method: str) -> ShippedOptions | None:
+    """Return the choice of a finished tuning, or None if the folder has none for this method."""
     path = folder / f"{method}-benchmark" / "result.json"
     if not path.is_file():
         return None
-    result = _read(path)
-    try:
-        if result["best"] is None:
-            return None
-        options = result["trials"][result["best"]]["options"]
-        facts = {name: result[name] for name in ("rule", "seed", "note")}
-        facts |= {name: result.get(name) for name in _SUBJECT}
-        if not isinstance(options, dict) or not isinstance(facts["forgotten"], list | None):
-            raise TypeError("options or forgotten classes of another kind")
-        return {"options": options, **facts}
-    except (KeyError, IndexError, TypeError) as error:
-        raise UsageError(f"{path} is no tuning result ({error!r}); run pour tune again.") from error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read as JSON ({error}); run pour tune again.") from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{path} holds a {type(found).__name__}, not a tuning result; run pour tune again.")
-    return found
+    result = read(TuningResult, path)
+    if result.best is None:
+        return None
+    return ShippedOptions(
+        options=result.options,
+        rule=result.rule,
+        seed=result.seed,
+        note=result.note,
+        dataset=result.dataset,
+        architecture=result.architecture,
+        forgotten=result.forgotten,
+    )

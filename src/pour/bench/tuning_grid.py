@@ -60,7 +60,7 @@ def tune_experiment(
 
     Args:
         experiment: one of ours by name, or your own.
-        out: the folder for the original and the trials; :func:`freeze_tuning` and ``tuning=`` read it.
+        out: Folder for the original and the trials; ``tuning=`` of an experiment reads it.
         methods: only these.
         rule: see :func:`pour.bench.tune`.
         forget: the classes to forget while tuning, by default those of :data:`TUNED_CLASSES`.
