@@ -233,7 +233,8 @@ def benchmark_rows(
 
 def _others() -> list[str]:
     """The methods of other packages, which every experiment takes."""
-    ours = {*PAPER, *ANCHORED, *CONTROLS, *RELATIVES, "retrain"}
+    # The method text-direction needs an encoder of texts.
+    ours = {*PAPER, *ANCHORED, *CONTROLS, *RELATIVES, "retrain", "text-direction"}
     return [info.name for info in list_methods() if info.name not in ours]
 
 
