@@ -3,14 +3,12 @@ import copy
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 import pour
 from pour.auditing import features as features_module
 from pour.auditing.cache import FeatureCache, split_digest
-from pour.auditing.features import Tapper, _seen_weight, stratified_rows
+from pour.auditing.features import Tapper, _seen_weight
 from pour.data.dataset import ImageSplit
 from pour.errors import UsageError
 from pour.geometry import neural_collapse, simplex_etf
@@ -325,20 +323,3 @@ def test_progress_counts_all_images():
     done = []
     make_tapper(advance=lambda count, note: done.append(count)).tap(make_model(), "unlearned")
     assert sum(done) == 60
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 70), st.integers(0, 5))
-def test_stratified_rows_keep_the_shares(labels, count, seed):
-    labels = np.array(labels)
-    rows = stratified_rows(labels, count, seed)
-    assert len(rows) == min(count, len(labels))
-    assert np.array_equal(rows, np.unique(rows))
-    wanted = np.bincount(labels) * len(rows) / len(labels)
-    found = np.bincount(labels[rows], minlength=len(wanted))
-    # Each rare class may have taken a place from a frequent one.
-    rare = int(((wanted > 0) & (wanted < 1)).sum())
-    assert np.abs(found - wanted).max() <= 1 + rare
-    if count >= np.count_nonzero(wanted):
-        assert (found[wanted > 0] >= 1).all()
-    assert np.array_equal(rows, stratified_rows(labels, count, seed))

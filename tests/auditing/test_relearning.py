@@ -155,25 +155,19 @@ def test_bad_options(options, message):
 def test_the_stretches_are_one_training(digits_original, digits_splits, run, monkeypatch):
     """Frozen statistics, batches that go on, and one optimiser with its momentum."""
     calls, seeds = [], []
-    fit, loader = relearning.fit, relearning.DeviceLoader
+    fit = relearning.fit
     before = {name: value.clone() for name, value in digits_original.named_buffers() if "running" in name}
 
     def spy(model, batches, *arguments, **options):
         calls.append((model, options["optimizer"]))
+        seeds.append(batches._seed)
         log = fit(model, batches, *arguments, **options)
         for name, value in model.named_buffers():
             assert "running" not in name or torch.equal(value, before[name])
         assert all("momentum_buffer" in state for state in options["optimizer"].state.values())
         return log
 
-    def spied_loader(*arguments, seed=None, **options):
-        if seed is not None:
-            seeds.append(seed)
-            options["seed"] = seed
-        return loader(*arguments, **options)
-
     monkeypatch.setattr(relearning, "fit", spy)
-    monkeypatch.setattr(relearning, "DeviceLoader", spied_loader)
     relearn(digits_original, digits_splits, run, role="original", options=SMALL)
     assert len(calls) == 2
     assert calls[0][0] is calls[1][0]

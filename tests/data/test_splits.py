@@ -36,7 +36,7 @@ def test_an_extra_set_may_lack_the_class(small):
 
 
 def test_no_image_is_copied(small):
-    splits = Splits.of(small, [0]).holdout(0.2, seed=0).limit(20, seed=0)
+    splits = Splits.of(small, [0]).holdout(0.2, seed=0)
     for split in (splits.forget_train, splits.retain_train, splits.validation.retain):
         assert split.source is small.splits["train"].images
 
@@ -56,21 +56,8 @@ def test_impossible_requests_are_one_sentence(small, forget, words):
         Splits.of(small, forget)
 
 
-def test_limit_keeps_proportions_and_every_class(small):
-    limited = Splits.of(small, [3]).limit(20, seed=1)
-    assert np.bincount(limited.train.whole.labels).tolist() == [8, 6, 4, 2]
-    assert np.bincount(limited.test.whole.labels).tolist() == [8, 6, 4, 2]
-    assert len(limited.extra["external"].whole) == 15
-    assert len(limited.forget_train) == 2
-    assert np.bincount(Splits.of(small, [3]).limit(4, seed=1).train.whole.labels).tolist() == [1, 1, 1, 1]
-    with pytest.raises(UsageError, match="limit of 3 images"):
-        Splits.of(small, [3]).limit(3, seed=1)
-
-
 def test_draws_depend_on_the_seed_alone(small):
     splits = Splits.of(small, [3])
-    assert rows(splits.limit(20, seed=1).retain_train) == rows(splits.limit(20, seed=1).retain_train)
-    assert rows(splits.limit(20, seed=1).retain_train) != rows(splits.limit(20, seed=2).retain_train)
     assert rows(splits.holdout(0.3, seed=1).retain_train) == rows(splits.holdout(0.3, seed=1).retain_train)
     assert rows(splits.holdout(0.3, seed=1).retain_train) != rows(splits.holdout(0.3, seed=2).retain_train)
 
@@ -101,26 +88,17 @@ def test_holding_out_needs_two_images_of_each_class():
 
 @given(
     counts=st.lists(st.integers(1, 30), min_size=3, max_size=6),
-    n=st.integers(6, 120),
     fraction=st.floats(0.01, 0.99),
     seed=st.integers(0, 3),
 )
 @settings(deadline=None, max_examples=100)
-def test_subsamples_are_exact_stratified_and_without_repeats(counts, n, fraction, seed):
+def test_held_out_images_are_exact_stratified_and_without_repeats(counts, fraction, seed):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts))
     images = np.zeros((len(labels), 1, 2, 3), np.uint8)
     images[:, 0, 0, 0] = np.arange(len(labels))
     split = ImageSplit(images, labels)
     data = ImageDataset("d", tuple("abcdef"[: len(counts)]), {"train": split, "test": split})
     splits = Splits.of(data, [0])
-    limited = splits.limit(n, seed).train.whole
-    assert len(limited) == min(n, len(labels))
-    assert len(set(limited.images[:, 0, 0, 0].tolist())) == len(limited)
-    share = np.array(counts) * len(limited) / len(labels)
-    kept = np.bincount(limited.labels, minlength=len(counts))
-    assert (kept >= 1).all()
-    # The floor of one image per class takes at most that many from the others.
-    assert (np.abs(kept - share) <= 1 + (share < 1).sum()).all()
     if min(counts) >= 2:
         held = splits.holdout(fraction, seed)
         both = [*held.train.whole.images[:, 0, 0, 0].tolist(), *held.validation.whole.images[:, 0, 0, 0].tolist()]

@@ -173,7 +173,7 @@ def test_reading_the_first_images_draws_nothing_random(own: bool) -> None:
 def test_images_that_cannot_be_read_are_told(method: str) -> None:
     batches = [(torch.rand(3, 1, 6, 6), torch.full((3,), 2))]
     for forget, words in (
-        (loader().dataset, r"A batch has 1 images and labels of shape \(\)"),
+        (list(loader().dataset), r"A batch has 1 images and labels of shape \(\)"),
         (iter(batches), "read more than once"),
         ([], "holds no batches"),
         ([{"image": torch.rand(3)}], "a pair of images and labels"),

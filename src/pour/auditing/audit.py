@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
-import torch
 
 from pour.auditing.distance import Align
-from pour.auditing.features import stratified_rows
 from pour.auditing.inspect import Auditor
 from pour.auditing.processes import audit_device, is_first_process, join_processes
 from pour.auditing.relearning import Relearning
 from pour.data.classes import resolve_classes
 from pour.data.dataset import ImageDataset
+from pour.data.draws import stratified_rows
+from pour.data.samples import first_batch
 from pour.data.splits import Part, Splits
 from pour.errors import UsageError
 from pour.models.check_data import check_data
@@ -27,6 +27,7 @@ from pour.training.run import Precision
 if TYPE_CHECKING:
     import os
 
+    import torch
     from torch import nn
 
     from pour.auditing.features import Role
@@ -121,9 +122,9 @@ def audit(
         if given[role] is None:
             raise UsageError(f"An audit needs the {role} model; pass {role}=.")
     models = {role: model for role, model in given.items() if model is not None}
+    few, _ = first_batch(splits.train.whole, FEW_IMAGES)
     for model in models.values():
-        check_data(model, channels=splits.train.whole.image_shape[2], names=splits.classes)
-    few = torch.as_tensor(splits.train.whole.images[:FEW_IMAGES]).permute(0, 3, 1, 2)
+        check_data(model, channels=few.shape[1], names=splits.classes)
     heads = {role: _head(model, role, few, head, example) for role, model in models.items()}
     labels, counts = np.unique(splits.train.whole.labels, return_counts=True)
     join_processes()

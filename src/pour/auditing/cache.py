@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pour.data.dataset import ImageSplit
+    from pour.data.samples import IndexedSamples
 
 __all__ = ["FeatureCache", "MeasureCache", "split_digest"]
 
@@ -38,7 +38,7 @@ _MEASURES_VERSION = 1
 _IMAGES_PER_PART = 4096
 
 
-def split_digest(split: ImageSplit) -> str:
+def split_digest(split: IndexedSamples) -> str:
     """SHA-256 over the images, part by part so that all cores help, and the labels of a split."""
     images, labels = np.ascontiguousarray(split.images), np.ascontiguousarray(split.labels)
     parts = [images[start : start + _IMAGES_PER_PART].data for start in range(0, len(images), _IMAGES_PER_PART)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
-from pour.auditing.features import stratified_rows
+from pour.data.draws import stratified_rows
 from pour.errors import UsageError
 from pour.geometry.bound import BoundForm, BoundMetric, decompose_discrepancy
 from pour.geometry.discrepancy import median_bandwidth

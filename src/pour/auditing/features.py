@@ -15,7 +15,6 @@ from torch import Tensor
 from pour.auditing.cache import FeatureCache, split_digest
 from pour.auditing.processes import all_agree, gather_rows, one_of_several, share_of
 from pour.auditing.shared_encoders import from_encodings, same_encoder
-from pour.data.loader import DeviceLoader
 from pour.errors import UsageError
 from pour.geometry.projector import Projector
 from pour.models.copy_and_swap import copy_model
@@ -31,11 +30,12 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from pour.data.dataset import ImageSplit, LabelArray
+    from pour.data.loader import EpochLoader
+    from pour.data.samples import IndexedSamples
     from pour.models.head import Head
     from pour.training.run import Precision
 
-__all__ = ["Role", "Side", "Tapped", "Tapper", "View", "pooled", "stratified_rows"]
+__all__ = ["Role", "Side", "Tapped", "Tapper", "View", "pooled"]
 
 Role = Literal["original", "unlearned", "retrained", "retrained_second"]
 """Which model of an audit."""
@@ -97,7 +97,7 @@ class Tapped:
 class Tapper:
     """Runs models over the splits; the images go to the device once for all models."""
 
-    splits: Mapping[str, ImageSplit]
+    splits: Mapping[str, IndexedSamples]
     """What to run on, by name."""
     forgotten: tuple[int, ...]
     """The forgotten classes."""
@@ -115,7 +115,7 @@ class Tapper:
     """Keep the unlearned model's features there too."""
     advance: Callable[[int, str], None] = lambda images, note: None
     """Called with the number of images done and a word on what was done."""
-    _loaders: dict[str, DeviceLoader] = field(default_factory=dict)
+    _loaders: dict[str, EpochLoader] = field(default_factory=dict)
     _digests: dict[str, str] = field(default_factory=dict)
     _tapped: list[tuple[nn.Module, str, Tapped]] = field(default_factory=list)
 
@@ -235,7 +235,7 @@ class Tapper:
             yield images, labels
             self.advance(len(images), f"{role} model on {name} images")
 
-    def _loader(self, name: str) -> DeviceLoader:
+    def _loader(self, name: str) -> EpochLoader:
         if name not in self._loaders:
             split = self.splits[name]
             rows = share_of(len(split))
@@ -243,9 +243,7 @@ class Tapper:
             stop = min(len(split), max(rows.stop, rows.start + 1))
             start = min(rows.start, stop - 1)
             part = split if stop - start == len(split) else split.take(np.arange(start, stop))
-            self._loaders[name] = DeviceLoader(
-                part.images, part.labels, batch_size=self._batch_size, device=self.device
-            )
+            self._loaders[name] = part.batches(self._batch_size, self.device)
         return self._loaders[name]
 
     def _digest(self, name: str) -> str:
@@ -329,35 +327,3 @@ def _check_finite(features: Tensor, raw: Tensor, scores: Tensor, role: Role, nam
             f"The {role} model gives NaN or infinite features or scores on {int(broken.sum())} of {len(broken)} {name} "
             "images; it has diverged and cannot be audited."
         )
-
-
-def stratified_rows(labels: LabelArray, count: int, seed: int) -> LabelArray:
-    """Choose ``count`` rows with every class in its share, at least one if ``count`` allows, sorted.
-
-    All of them where there are no more.
-
-    Example:
-        >>> rows = stratified_rows(np.array([0, 0, 0, 0, 1, 1]), 3, seed=0)
-        >>> np.array([0, 0, 0, 0, 1, 1])[rows]
-        array([0, 0, 1])
-    """
-    if count >= len(labels):
-        return np.arange(len(labels))
-    order = np.random.default_rng(seed).permutation(len(labels))
-    order = order[np.argsort(labels[order], kind="stable")]
-    # Points evenly spaced over the classes laid end to end: each class gets its share to within one.
-    places = ((np.arange(count) + 0.5) * len(labels) / count).astype(np.int64)
-    present, first = np.unique(labels[order], return_index=True)
-    missing = first[~np.isin(present, labels[order[places]])]
-    if len(missing) and count >= len(present):
-        # A rare class that the points stepped over takes a place from the most frequent of those chosen.
-        places = _with_places(places, missing, labels[order])
-    return np.sort(order[places])
-
-
-def _with_places(places: LabelArray, missing: LabelArray, sorted_labels: LabelArray) -> LabelArray:
-    for place in missing:
-        chosen, counts = np.unique(sorted_labels[places], return_counts=True)
-        fullest = np.flatnonzero(sorted_labels[places] == chosen[counts.argmax()])
-        places = np.append(np.delete(places, fullest[-1]), place)
-    return places

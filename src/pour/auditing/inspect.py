@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pour.auditing.layers import LayerMap
-    from pour.data.dataset import ImageSplit
+    from pour.data.samples import IndexedSamples
     from pour.data.splits import Splits
     from pour.geometry.bound import BoundMetric
 
@@ -119,7 +119,10 @@ class Auditor:
                 advance(weight, f"relearned the {role} model")
             maps: list[LayerMap] = []
             if layers:
-                sides: dict[Side, ImageSplit] = {"forget": self.splits.forget_test, "retain": self.splits.retain_test}
+                sides: dict[Side, IndexedSamples] = {
+                    "forget": self.splits.forget_test,
+                    "retain": self.splits.retain_test,
+                }
                 maps = layer_maps(self.models, sides, self.device, heads=self.heads, seed=self.seed)
         return AuditReport(
             data=AuditedData(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from pour.auditing.features import Role, Side, stratified_rows
+from pour.data.draws import stratified_rows
 from pour.metrics.heatmap import cka_heatmap
 from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
@@ -19,7 +19,8 @@ from pour.models.unwrap import unwrap
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pour.data.dataset import ImageSplit
+    from pour.auditing.features import Role, Side
+    from pour.data.samples import IndexedSamples
 
 __all__ = ["LayerMap", "layer_maps"]
 
@@ -56,7 +57,7 @@ class LayerMap:
 
 def layer_maps(
     models: Mapping[Role, nn.Module],
-    sides: Mapping[Side, ImageSplit],
+    sides: Mapping[Side, IndexedSamples],
     device: torch.device,
     *,
     heads: Mapping[Role, str] | None = None,

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from pour.auditing.features import Role, stratified_rows
 from pour.auditing.measurement import Reading
-from pour.data.loader import DeviceLoader
+from pour.data.draws import rows_per_class, stratified_rows
 from pour.errors import UsageError
 from pour.metrics.intervals import wilson
 from pour.models.copy_and_swap import copy_model, swap_module
@@ -28,7 +27,8 @@ from pour.training.step import make_optimizer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pour.data.dataset import ImageSplit
+    from pour.auditing.features import Role
+    from pour.data.samples import IndexedSamples
     from pour.data.splits import Splits
 
 __all__ = ["Relearning", "RelearningCurve", "relearn"]
@@ -154,15 +154,8 @@ def relearn(
     done = 0
     for step in options.steps:
         if step > done:
-            loader = DeviceLoader(
-                few.images,
-                few.labels,
-                batch_size=options.batch_size,
-                device=run.torch_device,
-                # Each stretch between two points is a run of its own and would start with the same batches.
-                seed=run.seed + done,
-                shuffle=True,
-            )
+            # Another seed for each stretch between two points, so that they do not start with the same batches.
+            loader = few.batches(options.batch_size, run.torch_device, seed=run.seed + done, shuffle=True)
             fit(
                 victim,
                 loader,
@@ -206,17 +199,13 @@ def _opened(model: nn.Module, forgotten: tuple[int, ...], head: str | None) -> n
     return network
 
 
-def _few_images(splits: Splits, per_class: int, seed: int) -> ImageSplit:
+def _few_images(splits: Splits, per_class: int, seed: int) -> IndexedSamples:
     split = splits.train.whole
-    generator = np.random.default_rng(seed)
-    rows = [
-        generator.permutation(np.flatnonzero(split.labels == label))[:per_class] for label in np.unique(split.labels)
-    ]
-    return split.take(np.sort(np.concatenate(rows)))
+    counts = dict.fromkeys(np.unique(split.labels).tolist(), per_class)
+    return split.take(np.sort(rows_per_class(split.labels, counts, np.random.default_rng(seed))))
 
 
-def _accuracy(model: nn.Module, split: ImageSplit, run: Run, head: str | None) -> Reading:
-    loader = DeviceLoader(split.images, split.labels, batch_size=_EVALUATION_BATCH, device=run.torch_device)
-    seen = extract_features(model, loader, head=head)
+def _accuracy(model: nn.Module, split: IndexedSamples, run: Run, head: str | None) -> Reading:
+    seen = extract_features(model, split.batches(_EVALUATION_BATCH, run.torch_device), head=head)
     right = int((seen.scores.argmax(dim=1) == seen.labels).sum())
     return Reading.of(wilson(right, len(split)), len(split))

@@ -12,8 +12,8 @@ import torch
 
 from pour._io import write_text
 from pour._progress import ProgressBar
-from pour.auditing.features import stratified_rows
 from pour.bench.attempt import slower
+from pour.data.draws import stratified_rows
 from pour.data.splits import Splits
 from pour.errors import DivergenceError, UsageError
 from pour.geometry.discrepancy import energy_distance, median_bandwidth, mmd

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pour._io import write_text
 from pour.auditing.distance import discrepancies
-from pour.auditing.features import Tapper, stratified_rows
+from pour.auditing.features import Tapper
+from pour.data.draws import stratified_rows
 from pour.errors import DivergenceError, UsageError
 from pour.models.copy_and_swap import copy_model
 from pour.models.unwrap import unwrap
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pour.auditing.features import Side, Tapped
-    from pour.data.dataset import ImageSplit
+    from pour.data.samples import IndexedSamples
     from pour.data.splits import Splits
     from pour.geometry.bound import BoundMetric
     from pour.training.run import Precision
@@ -214,5 +215,5 @@ def _accuracy(tapped: Tapped, side: Side) -> float:
     return right[tapped.mask("test", side)].double().mean().item()
 
 
-def _some(split: ImageSplit, limit: int, seed: int) -> ImageSplit:
+def _some(split: IndexedSamples, limit: int, seed: int) -> IndexedSamples:
     return split.take(stratified_rows(split.labels, limit, seed))

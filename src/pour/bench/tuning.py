@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from pour.data.dataset import ImageSplit
+    from pour.data.samples import IndexedSamples
     from pour.data.splits import Splits
     from pour.training.recipes import Recipe
     from pour.training.run import Precision
@@ -208,8 +208,8 @@ class _Data:
     """What the trials train on, and what they are judged by."""
 
     request: ForgetRequest
-    forget: ImageSplit | None
-    retain: ImageSplit | None
+    forget: IndexedSamples | None
+    retain: IndexedSamples | None
 
     @classmethod
     def of(cls, splits: Splits, method: IterativeMethod, rule: Rule, seed: int, gone: Collection[int]) -> _Data:
@@ -278,7 +278,7 @@ def _try(
     )
 
 
-def _accuracy(model: nn.Module, split: ImageSplit | None, run: Run) -> float | None:
+def _accuracy(model: nn.Module, split: IndexedSamples | None, run: Run) -> float | None:
     if split is None:
         return None
     seen = extract_features(model, evaluation_loader(split, run), device=run.torch_device)

@@ -15,6 +15,10 @@ from pour.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    import torch
+
+    from pour.data.loader import DeviceLoader
+
 __all__ = ["ImageArray", "ImageDataset", "ImageSplit", "LabelArray"]
 
 ImageArray: TypeAlias = NDArray[np.uint8]
@@ -107,6 +111,32 @@ class ImageSplit:
             ImageSplit(1 images of 8 x 8 x 1)
         """
         return self.take(np.flatnonzero(~np.isin(self.labels, list(classes))))
+
+    def batches(
+        self,
+        batch_size: int,
+        device: torch.device | str,
+        *,
+        seed: int = 0,
+        shuffle: bool = False,
+        augment: bool = False,
+        mirrors: bool = True,
+        drop_last: bool = False,
+    ) -> DeviceLoader:
+        """Return a loader of (images, labels), see :class:`~pour.data.samples.IndexedSamples`."""
+        from pour.data.augment import Augment
+        from pour.data.loader import DeviceLoader
+
+        return DeviceLoader(
+            self.images,
+            self.labels,
+            batch_size=batch_size,
+            device=device,
+            seed=seed,
+            shuffle=shuffle,
+            augment=Augment.for_images(self.image_shape[0], flip=mirrors) if augment else None,
+            drop_last=drop_last,
+        )
 
     def __len__(self) -> int:
         return len(self.labels)

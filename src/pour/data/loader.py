@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -14,29 +15,114 @@ from pour.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["DeviceLoader"]
+__all__ = ["DeviceLoader", "EpochLoader"]
 
-# A quarter of the device's free memory holds the images; the augmented copy of a chunk takes as much again.
+# The augmented copy of a chunk takes as much memory again.
 _SHARE_OF_FREE_MEMORY = 0.25
 _CHUNK_BYTES = 512 * 2**20
 
 
-class DeviceLoader:
-    """Batches of one split, resident on the device where it fits and streamed in chunks where it does not.
+class Moves(Protocol):
+    """Draws random moves of samples."""
 
-    Every order, shift and mirror is drawn on the CPU from ``(seed, epoch)`` alone: the same seed gives the same
-    batches on any device, resident or streamed, and an interrupted run can start again at any epoch.
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Return one row of moves per sample."""
+        ...
+
+
+class EpochLoader(ABC):
+    """Batches that are read epoch by epoch.
+
+    Every order and move is drawn on the CPU from ``(seed, epoch)`` alone. The same seed gives the same batches on any
+    device, and an interrupted run can start again at any epoch.
+
+    Args:
+        count: Number of samples.
+        batch_size: Number of samples per batch, at most ``count``.
+        device: Device of the batches.
+        seed: Fixes everything random.
+        shuffle: Draw a new order for each epoch.
+        augment: Draws the moves of the samples; None leaves the samples as they are.
+        drop_last: Leave out the last batch of an epoch if it is not full.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        batch_size: int,
+        device: torch.device | str,
+        seed: int = 0,
+        shuffle: bool = False,
+        augment: Moves | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        if batch_size < 1:
+            raise UsageError(f"The batch size must be at least 1, but is {batch_size}.")
+        if not count:
+            raise UsageError("There are no samples to read.")
+        self.device = torch.device(device)
+        self.num_images = count
+        """Number of samples."""
+        self.batch_size = min(batch_size, count)
+        """Number of samples in a full batch."""
+        self._seed = seed
+        self._shuffle = shuffle
+        self._augment = augment
+        self._drop_last = drop_last
+        self._next_epoch = 0
+
+    @abstractmethod
+    def read(self, order: Tensor, moves: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the samples with the indices ``order``, moved by ``moves``, and their labels on the device."""
+
+    @property
+    def samples_per_read(self) -> int:
+        """Number of samples of one call of :meth:`read`, a multiple of the batch size."""
+        return self.batch_size
+
+    def __len__(self) -> int:
+        """Number of batches per epoch."""
+        whole, rest = divmod(self.num_images, self.batch_size)
+        return whole if self._drop_last or not rest else whole + 1
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Return the batches of one epoch; each call to ``iter`` starts the next epoch."""
+        epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
+        return self.epoch(epoch)
+
+    def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of epoch ``number``, the same ones at every call."""
+        order, moves = self._draw(number)
+        usable = len(self) * self.batch_size if self._drop_last else self.num_images
+        step = self.samples_per_read
+        for start in range(0, usable, step):
+            part = slice(start, min(start + step, usable))
+            images, labels = self.read(order[part], None if moves is None else moves[part])
+            yield from zip(torch.split(images, self.batch_size), torch.split(labels, self.batch_size), strict=True)
+
+    def _draw(self, epoch: int) -> tuple[Tensor, Tensor | None]:
+        seed = int(np.random.SeedSequence([self._seed, epoch]).generate_state(1)[0])
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.arange(self.num_images)
+        if self._shuffle:
+            order = torch.randperm(self.num_images, generator=generator)
+        return order, None if self._augment is None else self._augment.draw(self.num_images, generator)
+
+
+class DeviceLoader(EpochLoader):
+    """Batches of images, which stay on the device if they fit and are otherwise copied there in chunks.
 
     Args:
         images: (n, H, W, C) uint8, a numpy array or a tensor.
         labels: (n,) integers.
-        batch_size: images to a batch; never more than there are images.
-        device: where the batches are needed.
-        seed: fixes everything random.
-        shuffle: draw a new order for each epoch.
-        augment: random crop and flip, or None for the images as they are.
-        drop_last: leave out the last batch of an epoch where it is not full.
-        resident: keep the images on the device; by default, if they take at most a quarter of its free memory.
+        batch_size: Number of images per batch, at most the number of images.
+        device: Device of the batches.
+        seed: Fixes everything random.
+        shuffle: Draw a new order for each epoch.
+        augment: Random crop and flip; None leaves the images as they are.
+        drop_last: Leave out the last batch of an epoch if it is not full.
+        resident: Keep the images on the device; by default if they take at most a quarter of its free memory.
 
     Iterating gives ``(images, labels)``: uint8 (b, C, H, W) in channels-last memory, int64 (b,).
 
@@ -59,9 +145,6 @@ class DeviceLoader:
         drop_last: bool = False,
         resident: bool | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise UsageError(f"The batch size must be at least 1, but is {batch_size}.")
-        self.device = torch.device(device)
         source = torch.as_tensor(images)
         if source.ndim != 4 or source.dtype != torch.uint8:
             raise UsageError(
@@ -71,56 +154,26 @@ class DeviceLoader:
             raise UsageError(
                 f"There are {len(source)} images for {len(labels)} labels; both need the same number, at least one."
             )
-        size = source.numel()
-        self.resident = size <= _room_for_images(self.device) if resident is None else resident
+        super().__init__(
+            len(source),
+            batch_size=batch_size,
+            device=device,
+            seed=seed,
+            shuffle=shuffle,
+            augment=augment,
+            drop_last=drop_last,
+        )
+        self.resident = source.numel() <= _room_for_images(self.device) if resident is None else resident
         self._images = source.to(self.device) if self.resident else source
-        self._labels = torch.as_tensor(labels, dtype=torch.int64)
-        self._labels_on_device = self._labels.to(self.device)
-        self._batch_size = min(batch_size, len(source))
-        self._seed = seed
-        self._shuffle = shuffle
-        self._augment = augment
-        self._drop_last = drop_last
-        self._next_epoch = 0
+        self._labels = torch.as_tensor(labels, dtype=torch.int64).to(self.device)
 
     @property
-    def batch_size(self) -> int:
-        """Images to a full batch."""
-        return self._batch_size
+    def samples_per_read(self) -> int:
+        """Number of images per chunk."""
+        return max(1, _CHUNK_BYTES // (self._images[0].numel() * self.batch_size)) * self.batch_size
 
-    @property
-    def num_images(self) -> int:
-        """Images in the split."""
-        return len(self._labels)
-
-    def __len__(self) -> int:
-        """Batches to an epoch."""
-        whole, rest = divmod(self.num_images, self._batch_size)
-        return whole if self._drop_last or not rest else whole + 1
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch; each call to ``iter`` goes on to the next epoch's order."""
-        epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
-        return self.epoch(epoch)
-
-    def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of epoch ``number``, the same at every call."""
-        order, moves = self._draw(number)
-        usable = len(self) * self._batch_size if self._drop_last else self.num_images
-        per_image = self._images[0].numel()
-        step = max(1, _CHUNK_BYTES // (per_image * self._batch_size)) * self._batch_size
-        for start in range(0, usable, step):
-            piece = slice(start, min(start + step, usable))
-            images, labels = self._chunk(order[piece], None if moves is None else moves[piece])
-            yield from zip(torch.split(images, self._batch_size), torch.split(labels, self._batch_size), strict=True)
-
-    def _draw(self, epoch: int) -> tuple[Tensor, Tensor | None]:
-        generator = torch.Generator().manual_seed(int(np.random.SeedSequence([self._seed, epoch]).generate_state(1)[0]))
-        count = self.num_images
-        order = torch.randperm(count, generator=generator) if self._shuffle else torch.arange(count)
-        return order, None if self._augment is None else self._augment.draw(count, generator)
-
-    def _chunk(self, order: Tensor, moves: Tensor | None) -> tuple[Tensor, Tensor]:
+    def read(self, order: Tensor, moves: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Gather, crop and mirror the images of a chunk."""
         on_device = order.to(self.device)
         if moves is not None:
             moves = moves.to(self.device)
@@ -132,11 +185,11 @@ class DeviceLoader:
                 fetched = fetched.pin_memory()
             fetched = fetched.to(self.device, non_blocking=True)
             images = gather_images(fetched, torch.arange(len(order), device=self.device), moves)
-        return images.permute(0, 3, 1, 2), self._labels_on_device[on_device]
+        return images.permute(0, 3, 1, 2), self._labels[on_device]
 
 
 def _room_for_images(device: torch.device) -> float:
-    """Bytes that resident images may take on ``device``."""
+    """Return the bytes that resident images may take on ``device``."""
     if device.type == "cuda":
         return _SHARE_OF_FREE_MEMORY * torch.cuda.mem_get_info(device)[0]
     return float("inf")

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pour.data.loader import EpochLoader
 from pour.data.scenes import IGNORED
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pour.data.scenes import Scenes
 
 __all__ = ["NO_LABEL", "SceneAugment", "SceneLoader", "move_scenes"]
@@ -92,25 +90,23 @@ def move_scenes(images: Tensor, masks: Tensor, moves: Tensor) -> tuple[Tensor, T
     return moved, labels.where(inside[0][:, :, None] & inside[1][:, None, :], IGNORED)
 
 
-class SceneLoader:
-    """Batches of scenes that live on the device.
-
-    Every order and move is drawn on the CPU from ``(seed, epoch)`` alone, so that the same seed gives the same batches
-    on any device.
+class SceneLoader(EpochLoader):
+    """Batches of scenes, which stay on the device.
 
     Args:
-        scenes: the images and masks.
-        batch_size: scenes to a batch; never more than there are.
-        device: where the batches are needed.
-        seed: fixes everything random.
-        shuffle: draw a new order for each epoch.
-        augment: how scenes are moved, or None for the scenes as they are.
-        drop_last: leave out the last batch of an epoch where it is not full.
+        scenes: Images and masks.
+        batch_size: Number of scenes per batch, at most the number of scenes.
+        device: Device of the batches.
+        seed: Fixes everything random.
+        shuffle: Draw a new order for each epoch.
+        augment: Moves of the scenes; None leaves the scenes as they are.
+        drop_last: Leave out the last batch of an epoch if it is not full.
 
-    Iterating gives ``(images, labels)``: (b, 3, H, W), uint8 or, where augmented, floats in [0, 1]; and int64
-    (b, H, W) with :data:`NO_LABEL` where a pixel counts for nothing.
+    Iterating gives ``(images, labels)``: (b, 3, H, W), uint8 or, if augmented, floats in [0, 1]; and int64 (b, H, W)
+    with :data:`NO_LABEL` for ignored pixels.
 
     Example:
+        >>> import numpy as np
         >>> from pour.data.scenes import Scenes
         >>> scenes = Scenes(np.zeros((3, 4, 6, 3), np.uint8), np.zeros((3, 4, 6), np.uint8), num_classes=2)
         >>> [tuple(labels.shape) for images, labels in SceneLoader(scenes, batch_size=2, device="cpu")]
@@ -128,48 +124,25 @@ class SceneLoader:
         augment: SceneAugment | None = None,
         drop_last: bool = False,
     ) -> None:
-        if batch_size < 1:
-            raise UsageError(f"The batch size must be at least 1, but is {batch_size}.")
-        self.device = torch.device(device)
+        super().__init__(
+            len(scenes),
+            batch_size=batch_size,
+            device=device,
+            seed=seed,
+            shuffle=shuffle,
+            augment=augment,
+            drop_last=drop_last,
+        )
         self._images = torch.as_tensor(scenes.images).to(self.device)
         self._masks = torch.as_tensor(scenes.masks).to(self.device)
-        self._batch_size = min(batch_size, len(scenes))
-        self._seed = seed
-        self._shuffle = shuffle
-        self._augment = augment
-        self._drop_last = drop_last
-        self._next_epoch = 0
 
-    @property
-    def batch_size(self) -> int:
-        """Scenes to a full batch."""
-        return self._batch_size
-
-    def __len__(self) -> int:
-        """Batches to an epoch."""
-        whole, rest = divmod(len(self._images), self._batch_size)
-        return whole if self._drop_last or not rest else whole + 1
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch; each call to ``iter`` goes on to the next epoch's order."""
-        epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
-        return self.epoch(epoch)
-
-    def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of epoch ``number``, the same at every call."""
-        count = len(self._images)
-        generator = torch.Generator().manual_seed(
-            int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
-        )
-        order = torch.randperm(count, generator=generator) if self._shuffle else torch.arange(count)
-        moves = None if self._augment is None else self._augment.draw(count, generator).to(self.device)
-        order = order.to(self.device)
-        for start in range(0, len(self) * self._batch_size, self._batch_size):
-            piece = slice(start, min(start + self._batch_size, count))
-            images, masks = self._images[order[piece]], self._masks[order[piece]]
-            if moves is None:
-                images = images.permute(0, 3, 1, 2)
-            else:
-                images, masks = move_scenes(images, masks, moves[piece])
-            labels = masks.long()
-            yield images, labels.where(labels != IGNORED, NO_LABEL)
+    def read(self, order: Tensor, moves: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Gather and move the scenes of a batch."""
+        rows = order.to(self.device)
+        images, masks = self._images[rows], self._masks[rows]
+        if moves is None:
+            images = images.permute(0, 3, 1, 2)
+        else:
+            images, masks = move_scenes(images, masks, moves.to(self.device))
+        labels = masks.long()
+        return images, labels.where(labels != IGNORED, NO_LABEL)

@@ -14,8 +14,11 @@ from pour.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    import torch
+
     from pour.data.dataset import ImageArray, LabelArray
     from pour.data.formats.scenes import SegmentationSplit
+    from pour.data.scene_loader import SceneLoader
 
 __all__ = ["IGNORED", "MaskArray", "Scenes"]
 
@@ -83,8 +86,37 @@ class Scenes:
             masks[place] = np.where(mask == split.void, IGNORED, mask)
         return cls(images, masks, split.num_classes)
 
+    @property
+    def labels(self) -> MaskArray:
+        """The masks."""
+        return self.masks
+
     def __len__(self) -> int:
         return len(self.images)
+
+    def batches(
+        self,
+        batch_size: int,
+        device: torch.device | str,
+        *,
+        seed: int = 0,
+        shuffle: bool = False,
+        augment: bool = False,
+        mirrors: bool = True,
+        drop_last: bool = False,
+    ) -> SceneLoader:
+        """Return a loader of (images, masks), see :class:`~pour.data.samples.IndexedSamples`."""
+        from pour.data.scene_loader import SceneAugment, SceneLoader
+
+        return SceneLoader(
+            self,
+            batch_size=batch_size,
+            device=device,
+            seed=seed,
+            shuffle=shuffle,
+            augment=SceneAugment(flip=mirrors) if augment else None,
+            drop_last=drop_last,
+        )
 
     def take(self, rows: LabelArray) -> Scenes:
         """Only these images, in this order."""

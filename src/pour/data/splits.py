@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pour.data.classes import ClassRequest, resolve_classes
+from pour.data.draws import rows_per_class
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Sequence
 
-    from pour.data.dataset import ImageDataset, ImageSplit, LabelArray
+    from pour.data.dataset import ImageDataset
+    from pour.data.samples import IndexedSamples
 
 __all__ = ["Part", "Splits"]
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One split, whole and divided into the images of forgotten classes and the others."""
+    """One split, whole and divided into the samples of forgotten classes and the others."""
 
-    whole: ImageSplit
-    forget: ImageSplit
-    retain: ImageSplit
+    whole: IndexedSamples
+    forget: IndexedSamples
+    retain: IndexedSamples
 
     @classmethod
-    def of(cls, split: ImageSplit, forgotten: tuple[int, ...]) -> Part:
-        """Divide ``split`` by whether the label is in ``forgotten``."""
-        gone = np.isin(split.labels, forgotten)
-        return cls(split, split.take(np.flatnonzero(gone)), split.take(np.flatnonzero(~gone)))
+    def of(cls, split: IndexedSamples, forgotten: tuple[int, ...]) -> Part:
+        """Divide ``split`` by the samples whose labels include a class of ``forgotten``."""
+        is_forgotten = np.isin(split.labels, forgotten).reshape(len(split), -1).any(axis=1)
+        return cls(split, split.take(np.flatnonzero(is_forgotten)), split.take(np.flatnonzero(~is_forgotten)))
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Forget and retain, times train and test and any extra test set.
+    """Forget and retain parts of the training split, the test split and any further test set.
 
-    Everything shares the dataset's images: only row numbers are kept (see :class:`ImageSplit`).
+    The parts share the dataset's images; only row numbers are stored (see :class:`ImageSplit`).
 
     Example:
         >>> from pour.data import load_dataset
@@ -57,36 +60,67 @@ class Splits:
     extra: Mapping[str, Part] = field(default_factory=dict, repr=False)
     """Further test sets by name, such as ``"external"``."""
     validation: Part | None = field(default=None, repr=False)
-    """What :meth:`holdout` set apart from training."""
+    """Images that :meth:`holdout` moved out of the training split."""
     mirrors: bool = True
     """Whether a mirrored image still shows its class."""
 
     @classmethod
-    def of(cls, dataset: ImageDataset, forget: ClassRequest) -> Splits:
-        """Divide ``dataset`` by the classes to forget, given by name or index."""
-        forgotten = resolve_classes(forget, num_classes=dataset.num_classes, class_names=dataset.classes)
-        parts = {name: Part.of(split, forgotten) for name, split in dataset.splits.items()}
+    def of(
+        cls,
+        dataset: ImageDataset | Mapping[str, Any],
+        forget: ClassRequest,
+        *,
+        classes: Sequence[str] | None = None,
+    ) -> Splits:
+        """Divide a dataset by the classes to forget.
+
+        Args:
+            dataset: A dataset of pour, or torch datasets by split: ``{"train": ..., "test": ...}``.
+            forget: Classes by name or index.
+            classes: Names of all classes. By default those that the dataset lists, otherwise the numbers from 0.
+
+        Raises:
+            UsageError: A split is missing, or it cannot be divided because it has no indices, like a loader.
+
+        Example:
+            >>> import torch
+            >>> from torch.utils.data import TensorDataset
+            >>> data = TensorDataset(torch.rand(6, 3, 8, 8), torch.arange(6) % 3)
+            >>> Splits.of({"train": data, "test": data}, forget=[2]).forgotten_names
+            ('2',)
+        """
+        mirrors, name = True, "own data"
+        if isinstance(dataset, Mapping):
+            splits = _indexed(dataset)
+            names = tuple(classes or _class_names(dataset, splits))
+        else:
+            if classes is not None:
+                raise UsageError(f"{dataset.name} has class names of its own; leave classes out.")
+            splits, names = dict(dataset.splits), dataset.classes
+            mirrors, name = dataset.info.mirrors, dataset.name
+        forgotten = resolve_classes(forget, num_classes=len(names), class_names=names)
+        parts = {split: Part.of(samples, forgotten) for split, samples in splits.items()}
         train, test = parts.pop("train"), parts.pop("test")
-        return cls(dataset.name, dataset.classes, forgotten, train, test, parts, mirrors=dataset.info.mirrors)
+        return cls(name, names, forgotten, train, test, parts, mirrors=mirrors)
 
     @property
-    def forget_train(self) -> ImageSplit:
-        """Training images of the forgotten classes."""
+    def forget_train(self) -> IndexedSamples:
+        """Training samples of the forgotten classes."""
         return self.train.forget
 
     @property
-    def retain_train(self) -> ImageSplit:
-        """Training images of the other classes."""
+    def retain_train(self) -> IndexedSamples:
+        """Training samples of the other classes."""
         return self.train.retain
 
     @property
-    def forget_test(self) -> ImageSplit:
-        """Test images of the forgotten classes."""
+    def forget_test(self) -> IndexedSamples:
+        """Test samples of the forgotten classes."""
         return self.test.forget
 
     @property
-    def retain_test(self) -> ImageSplit:
-        """Test images of the other classes."""
+    def retain_test(self) -> IndexedSamples:
+        """Test samples of the other classes."""
         return self.test.retain
 
     @property
@@ -99,29 +133,10 @@ class Splits:
         """Number of classes, the forgotten ones included."""
         return len(self.classes)
 
-    def limit(self, n: int, seed: int) -> Splits:
-        """Keep at most ``n`` images of every split, each class in proportion and with at least one image.
-
-        For trying things out: the draw is the same for the same ``seed``.
-        """
-        if n < self.num_classes:
-            raise UsageError(f"A limit of {n} images leaves none for some of {self.num_classes} classes; raise it.")
-
-        def fewer(split: ImageSplit) -> LabelArray:
-            return _draw(split.labels, min(n, len(split)), seed)
-
-        return replace(
-            self,
-            train=self._chosen(self.train, fewer),
-            test=self._chosen(self.test, fewer),
-            extra={name: self._chosen(part, fewer) for name, part in self.extra.items()},
-            validation=None if self.validation is None else self._chosen(self.validation, fewer),
-        )
-
     def holdout(self, fraction: float, seed: int) -> Splits:
         """Move a share of each class's training images to ``validation``, for tuning without the test split.
 
-        Every class keeps training images and gets validation images, which needs two images of it.
+        Every class keeps training images and gets validation images, so every class needs two images.
         """
         if not 0 < fraction < 1:
             raise UsageError(f"The share to hold out must be between 0 and 1, not {fraction}.")
@@ -132,36 +147,32 @@ class Splits:
             raise UsageError(f"{scarce!r} has {counts.min()} training image; holding some out needs at least two.")
         # At least one image of each class on either side.
         quotas = np.clip(np.rint(counts * fraction).astype(np.int64), 1, counts - 1)
-        held = _pick(labels, quotas, seed)
-        kept = np.setdiff1d(np.arange(len(labels)), held, assume_unique=True)
-        return replace(
-            self,
-            train=self._chosen(self.train, lambda _: kept),
-            validation=self._chosen(self.train, lambda _: held),
+        held = np.sort(rows_per_class(labels, dict(enumerate(quotas.tolist())), np.random.default_rng(seed)))
+        others = np.setdiff1d(np.arange(len(labels)), held, assume_unique=True)
+        train, validation = (Part.of(self.train.whole.take(rows), self.forgotten) for rows in (others, held))
+        return replace(self, train=train, validation=validation)
+
+
+def _indexed(parts: Mapping[str, Any]) -> dict[str, IndexedSamples]:
+    """Return the indexed samples of each split, or raise UsageError."""
+    from pour.data.samples import as_samples, is_indexed
+
+    for wanted in ("train", "test"):
+        if wanted not in parts:
+            raise UsageError(f"The data have no {wanted} split, only {', '.join(parts) or 'none'}.")
+    splits = {name: as_samples(part) for name, part in parts.items()}
+    indexed = {name: samples for name, samples in splits.items() if is_indexed(samples)}
+    if missing := [name for name in splits if name not in indexed]:
+        raise UsageError(
+            f"The {missing[0]} split is a {type(parts[missing[0]]).__name__}, whose samples have no index, so it "
+            "cannot be divided into forget and retain parts; give the dataset that it reads."
         )
-
-    def _chosen(self, part: Part, rows: Callable[[ImageSplit], LabelArray]) -> Part:
-        return Part.of(part.whole.take(rows(part.whole)), self.forgotten)
+    return indexed
 
 
-def _draw(labels: LabelArray, n: int, seed: int) -> LabelArray:
-    """Return ``n`` rows, each class in proportion by largest remainders but with at least one row."""
-    counts = np.bincount(labels)
-    shares = counts * (n / max(1, len(labels)))
-    quotas = np.maximum(np.floor(shares).astype(np.int64), counts > 0)
-    by_need = np.argsort(quotas - shares, kind="stable")
-    while quotas.sum() < n:
-        for label in by_need:
-            if quotas[label] < counts[label] and quotas.sum() < n:
-                quotas[label] += 1
-    while quotas.sum() > n:
-        quotas[np.argmax(quotas)] -= 1
-    return _pick(labels, quotas, seed)
-
-
-def _pick(labels: LabelArray, quotas: LabelArray, seed: int) -> LabelArray:
-    generator = np.random.default_rng(seed)
-    rows = [
-        generator.permutation(np.flatnonzero(labels == label))[:quota] for label, quota in enumerate(quotas.tolist())
-    ]
-    return np.sort(np.concatenate(rows)) if rows else np.empty(0, np.int64)
+def _class_names(parts: Mapping[str, Any], splits: Mapping[str, IndexedSamples]) -> tuple[str, ...]:
+    """Return the class names that a dataset lists, otherwise the numbers up to the highest label."""
+    listed = getattr(parts["train"], "classes", None)
+    if isinstance(listed, list | tuple) and all(isinstance(name, str) for name in listed):
+        return tuple(listed)
+    return tuple(map(str, range(1 + max(int(samples.labels.max()) for samples in splits.values()))))

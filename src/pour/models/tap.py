@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from pour.data.samples import checked_batch
 from pour.errors import PourError, UsageError
 from pour.models.head import Head, find_head
 from pour.models.modes import evaluating
@@ -207,18 +208,6 @@ def fast_encoder(model: nn.Module, head: str, *, enabled: bool = True) -> Iterat
 def checked_batches(batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield (images, labels) pairs, refusing anything else with a sentence."""
     return map(checked_batch, batches)
-
-
-def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
-    """The images and labels of a batch, refusing anything else with a sentence."""
-    if not isinstance(batch, list | tuple) or len(batch) != 2:
-        raise UsageError("Each batch must be a pair of images and labels, as a DataLoader gives.")
-    images, labels = batch[0], torch.as_tensor(batch[1])
-    if not isinstance(images, Tensor):
-        raise UsageError(f"The images of a batch must be a tensor, not a {type(images).__name__}.")
-    if labels.ndim == 0 or len(images) != len(labels):
-        raise UsageError(f"A batch has {len(images)} images and labels of shape {tuple(labels.shape)}.")
-    return images, labels
 
 
 def device_of(model: nn.Module) -> torch.device:

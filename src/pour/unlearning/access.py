@@ -1,30 +1,28 @@
-"""Images as methods read them: shuffled and augmented, once in order, or a sample; ours, or the user's own batches."""
+"""Images as methods read them: shuffled and augmented, once in order, or a sample of them."""
 
 from __future__ import annotations
 
-import contextlib
-import random
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from pour.data.augment import Augment
 from pour.data.dataset import ImageSplit
-from pour.data.loader import DeviceLoader
-from pour.data.scene_loader import SceneAugment, SceneLoader
+from pour.data.draws import rows_per_class
+from pour.data.samples import DatasetSamples, as_samples, first_batch, is_indexed
 from pour.data.scenes import Scenes
 from pour.errors import UsageError
 from pour.training.loop import Epochs, is_epochs
 from pour.unlearning.user_batches import LabelRule, MixedBatches, OwnBatches, own_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from torch import Tensor
 
     from pour.data.dataset import LabelArray
+    from pour.data.samples import Batches, IndexedSamples
     from pour.training.run import Run
 
 __all__ = ["Images", "first_images"]
@@ -33,134 +31,108 @@ _EVALUATION_BATCH = 1000
 _FEW = 100
 # Scenes are large, and two are enough to verify a head on.
 _FEW_SCENES = 2
-# An image with a label to a pixel fills memory as a thousand small ones do.
+# An image with a label per pixel fills memory as a thousand small images do.
 _SCENES_AT_ONCE = 16
 
 
 class Images:
-    """Images of a request: a split of ours, scenes with a label to each pixel, or the user's own batches.
+    """Images of a request: indexed samples, or the user's own batches.
 
-    Splits and scenes are shuffled, cropped and mirrored on the device; the user's batches are used as they come, once
-    their labels are checked.
+    Indexed samples are shuffled, and splits and scenes of pour are also cropped and mirrored. The user's batches are
+    used as they come, once their labels are checked.
 
     Args:
-        source: where they come from.
-        mirrors: whether a mirrored image still shows its class.
-        rule: which labels they may have.
+        source: Samples with an index, such as a split or a torch dataset, or batches, such as a DataLoader.
+        mirrors: Whether a mirrored image still shows its class.
+        rule: Labels that the images may have.
     """
 
     def __init__(
-        self,
-        source: ImageSplit | Scenes | Iterable[tuple[Tensor, Tensor]],
-        *,
-        mirrors: bool = True,
-        rule: LabelRule | None = None,
+        self, source: IndexedSamples | Batches, *, mirrors: bool = True, rule: LabelRule | None = None
     ) -> None:
-        self._source = source
+        trusted = is_epochs(source) or isinstance(source, MixedBatches)
+        self._source: Any = source if trusted else as_samples(source)
         self._mirrors = mirrors
         rule = rule or LabelRule()
-        if isinstance(source, ImageSplit):
-            if not len(source):
+        if isinstance(self._source, ImageSplit | DatasetSamples):
+            if not len(self._source):
                 raise UsageError("The request holds a split without images; check the classes to forget.")
-            rule.check(source.labels)
-        if isinstance(source, ImageSplit | Scenes):
-            return
-        if iter(source) is source:
-            raise UsageError("The request needs batches that can be read more than once, such as a DataLoader.")
-        # Loaders of ours give pairs with int64 labels; looking at them would make the host wait for the GPU.
-        if not is_epochs(source) and not isinstance(source, MixedBatches):
-            self._source = own_batches(source, rule)
+            rule.check(self._source.labels)
+        # Loaders of pour give pairs with int64 labels. Looking at them would make the host wait for the GPU.
+        elif not trusted and not is_indexed(self._source):
+            self._source = own_batches(self._source, rule)
 
     @property
     def own(self) -> bool:
         """Whether they come as they are, in the user's own batches."""
-        return not isinstance(self._source, ImageSplit | Scenes)
+        return not is_indexed(self._source)
 
     def training(
         self, run: Run, *, batch_size: int, augment: bool = True, salt: int = 0, full: bool = False
     ) -> Epochs | Any:
-        """Shuffled batches for training, in which an epoch holds every image once.
+        """Return shuffled batches for training. An epoch contains every image once.
 
-        Left out is only a last batch that BatchNorm may not take: a single image, or scenes too few to fill it.
+        Only a last batch that BatchNorm cannot take is left out: a single image, or scenes too few to fill it.
 
         Args:
-            run: seed and device.
-            batch_size: images to a batch.
-            augment: crop and mirror them at random.
-            salt: tells apart two loaders of the same run.
-            full: leave out every last batch that is not full, as training from scratch does.
+            run: Seed and device.
+            batch_size: Number of images per batch.
+            augment: Crop and mirror the images at random.
+            salt: Distinguishes two loaders of the same run.
+            full: Leave out every last batch that is not full, as training from scratch does.
         """
-        seed = int(np.random.SeedSequence([run.seed, salt]).generate_state(1)[0]) if salt else run.seed
-        if isinstance(self._source, Scenes):
-            return SceneLoader(
-                self._source,
-                batch_size=batch_size,
-                device=run.torch_device,
-                seed=seed,
-                shuffle=True,
-                augment=SceneAugment(flip=self._mirrors) if augment else None,
-                drop_last=True,
-            )
-        if not isinstance(self._source, ImageSplit):
+        if not is_indexed(self._source):
             return self._source
-        side = self._source.image_shape[0]
-        return DeviceLoader(
-            self._source.images,
-            self._source.labels,
-            batch_size=batch_size,
-            device=run.torch_device,
+        seed = int(np.random.SeedSequence([run.seed, salt]).generate_state(1)[0]) if salt else run.seed
+        return self._source.batches(
+            batch_size,
+            run.torch_device,
             seed=seed,
             shuffle=True,
-            augment=Augment.for_images(side, flip=self._mirrors) if augment else None,
-            drop_last=full or len(self._source) % batch_size == 1,
+            augment=augment,
+            mirrors=self._mirrors,
+            drop_last=full or len(self._source) % batch_size == 1 or isinstance(self._source, Scenes),
         )
 
-    def once(self, run: Run, *, batch_size: int = _EVALUATION_BATCH) -> Iterable[tuple[Tensor, Tensor]]:
-        """Every image once, as it is, in order."""
-        if isinstance(self._source, Scenes):
-            size = min(batch_size, _SCENES_AT_ONCE)
-            return SceneLoader(self._source, batch_size=size, device=run.torch_device)
-        if not isinstance(self._source, ImageSplit):
-            return self._source
-        return DeviceLoader(self._source.images, self._source.labels, batch_size=batch_size, device=run.torch_device)
+    def once(self, run: Run, *, batch_size: int = _EVALUATION_BATCH) -> Batches:
+        """Return every image once, as it is, in order."""
+        if not is_indexed(self._source):
+            batches: Batches = self._source
+            return batches
+        most = _SCENES_AT_ONCE if isinstance(self._source, Scenes) else batch_size
+        return self._source.batches(min(batch_size, most), run.torch_device)
 
     def sample(
         self, count: int, run: Run, *, batch_size: int = _EVALUATION_BATCH, alone: bool = True
     ) -> Iterable[tuple[Tensor, Tensor]]:
-        """About ``count`` images, evenly over the classes and mixed with the run's seed; all where there are fewer.
+        """Return about ``count`` images, evenly over the classes and mixed with the run's seed, or all if fewer.
 
-        Of a split they are drawn; of the user's own batches the first of each class are taken. Scenes, which show many
-        classes each, come in order.
+        Images of a split are drawn. The user's own batches give the first images of each class. Scenes, which show
+        many classes each, come in order.
 
         Args:
-            count: how many images.
-            run: seed and device.
-            batch_size: images to a batch.
-            alone: keep a last batch of a single image, which BatchNorm may not train on.
+            count: Number of images.
+            run: Seed and device.
+            batch_size: Number of images per batch.
+            alone: Keep a last batch of a single image, which BatchNorm cannot train on.
         """
         if isinstance(self._source, Scenes):
             return _first(self.once(run), count)
-        if not isinstance(self._source, ImageSplit):
+        if not is_indexed(self._source):
             batches = _even(self._source, count, run.seed, batch_size)
             return batches if alone or len(batches) < 2 or len(batches[-1][1]) > 1 else batches[:-1]
         labels = self._source.labels
         rng = np.random.default_rng(run.seed)
-        classes = np.unique(labels)
-        each = -(-count // len(classes))
-        rows = [rng.permutation(np.flatnonzero(labels == label))[:each] for label in classes]
-        chosen = self._source.take(rng.permutation(np.concatenate(rows)))
-        return DeviceLoader(
-            chosen.images,
-            chosen.labels,
-            batch_size=batch_size,
-            device=run.torch_device,
-            drop_last=not alone and len(chosen) % batch_size == 1,
-        )
+        classes = np.unique(labels).tolist()
+        rows = rows_per_class(labels, dict.fromkeys(classes, -(-count // len(classes))), rng)
+        chosen = self._source.take(rng.permutation(rows))
+        drop_last = not alone and len(chosen) % batch_size == 1
+        return chosen.batches(batch_size, run.torch_device, drop_last=drop_last)
 
     def few(self, run: Run) -> Tensor:
         """The first images, as they are, to see what a model makes of them; of the user's own the first batch."""
         some = self
-        if isinstance(self._source, ImageSplit):
+        if isinstance(self._source, ImageSplit | DatasetSamples):
             some = Images(self._source.take(np.arange(min(_FEW, len(self._source)))), mirrors=self._mirrors)
         # A look at a DataLoader draws from the generator that training goes on with.
         with torch.random.fork_rng(devices=()):
@@ -171,7 +143,7 @@ class Images:
 
     def check_unit(self, method: str, run: Run) -> None:
         """Warn where the user's images are not in [0, 1], as ``method`` takes them to be; the first batch tells."""
-        if not isinstance(self._source, OwnBatches):
+        if not isinstance(self._source, OwnBatches | DatasetSamples):
             return
         images = self.few(run)
         if not images.is_floating_point():
@@ -187,7 +159,7 @@ class Images:
     @property
     def count(self) -> int | None:
         """How many images, where that is known beforehand."""
-        return len(self._source) if isinstance(self._source, ImageSplit | Scenes) else None
+        return len(self._source) if is_indexed(self._source) else None
 
     @property
     def labels(self) -> LabelArray | None:
@@ -206,7 +178,7 @@ class Images:
 
     def part(self, share: float, run: Run) -> Images:
         """A random share of the images, drawn once with the run's seed; of the user's own batches all."""
-        if not isinstance(self._source, ImageSplit) or share >= 1:
+        if not isinstance(self._source, ImageSplit | DatasetSamples) or share >= 1:
             return self
         count = max(1, round(share * len(self._source)))
         rows = np.random.default_rng(run.seed).permutation(len(self._source))[:count]
@@ -223,42 +195,17 @@ class Images:
         return Images(ImageSplit(images, labels), mirrors=self._mirrors)
 
 
-def first_images(source: ImageSplit | Scenes | Iterable[tuple[Tensor, Tensor]], count: int) -> Tensor:
+def first_images(source: IndexedSamples | Batches, count: int) -> Tensor:
     """Return at most ``count`` images, as they are. Raise UsageError if ``source`` contains no images.
 
-    Nothing random is drawn from the generators that later reads use.
+    Later readings give the same batches as without this call.
     """
-    if isinstance(source, ImageSplit | Scenes):
-        if not len(source.images):
+    if is_indexed(source):
+        if not len(source):
             raise UsageError("The request holds a split without images; check the classes to forget.")
-        few = min(count, _FEW_SCENES) if isinstance(source, Scenes) else count
-        return torch.as_tensor(source.images[:few]).permute(0, 3, 1, 2)
-    with _undisturbed(source):
-        # The batches of a loader of ours would go on with its next epoch.
-        batches: Any = source.epoch(0) if is_epochs(source) else Images(source)._source
-        first = next(iter(batches), None)
-    if first is None:
-        raise UsageError("The request holds no batches; give some images.")
-    images: Tensor = first[0]
-    return images[:count]
-
-
-@contextlib.contextmanager
-def _undisturbed(loader: object) -> Iterator[None]:
-    """Restore the global random generators, and those of a DataLoader and its samplers, after the block."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    owners = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
-    generators = [getattr(owner, "generator", None) for owner in owners]
-    states = [(generator, generator.get_state()) for generator in generators if isinstance(generator, torch.Generator)]
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng(devices=()):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-        for generator, state in states:
-            generator.set_state(state)
+        return first_batch(source, min(count, _FEW_SCENES) if isinstance(source, Scenes) else count)[0]
+    checked: Any = source if is_epochs(source) else Images(source)._source
+    return first_batch(checked, count, loader=source)[0]
 
 
 def _first(batches: Iterable[tuple[Tensor, Tensor]], count: int) -> Iterable[tuple[Tensor, Tensor]]:

@@ -6,17 +6,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pour.data.dataset import ImageSplit
+from pour.data.samples import DatasetSamples
 from pour.data.scenes import Scenes
 from pour.errors import PourError, UsageError
 from pour.unlearning.access import Images, first_images
 from pour.unlearning.user_batches import LabelRule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from torch import Tensor, nn
 
     from pour.data.classes import ClassRequest
+    from pour.data.samples import Batches, IndexedSamples
     from pour.data.splits import Splits
     from pour.models.clip.texts import TextEncoder
     from pour.training.recipes import Recipe
@@ -36,8 +38,8 @@ class AccessError(PourError):
 class ForgetRequest:
     """What to forget, and the data that may be used for it.
 
-    ``forget``, ``retain`` and ``validation`` are splits of ours, scenes (for segmentation), or batches of (images,
-    labels), such as a DataLoader.
+    ``forget``, ``retain`` and ``validation`` are samples with an index, such as a split, scenes or a torch dataset, or
+    batches of (images, labels), such as a DataLoader.
 
     Example:
         >>> request = ForgetRequest(classes=[0])
@@ -48,11 +50,11 @@ class ForgetRequest:
 
     classes: ClassRequest
     """The classes to forget, by index or name."""
-    forget: ImageSplit | Scenes | Iterable[tuple[Tensor, Tensor]] | None = None
+    forget: IndexedSamples | Batches | None = None
     """Training images of those classes."""
-    retain: ImageSplit | Scenes | Iterable[tuple[Tensor, Tensor]] | None = None
+    retain: IndexedSamples | Batches | None = None
     """Training images of the other classes."""
-    validation: ImageSplit | Scenes | Iterable[tuple[Tensor, Tensor]] | None = None
+    validation: IndexedSamples | Batches | None = None
     """Images that were not trained on."""
     build: Callable[[], nn.Module] | None = None
     """Makes a freshly initialised model of the same architecture."""
@@ -133,7 +135,7 @@ class ForgetRequest:
         """The same request with no image of ``classes`` to retain or to validate on, where those are splits."""
 
         def rest(images: Any) -> Any:
-            return images.without(classes) if classes and isinstance(images, ImageSplit) else images
+            return images.without(classes) if classes and isinstance(images, ImageSplit | DatasetSamples) else images
 
         return replace(self, retain=rest(self.retain), validation=rest(self.validation))
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from pour.data.samples import checked_batch
 from pour.errors import UsageError
-from pour.models.tap import checked_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

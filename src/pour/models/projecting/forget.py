@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pour.data.classes import ClassRequest, resolve_classes
+from pour.data.samples import checked_batch
 from pour.errors import UsageError
 from pour.geometry.fitter import ProjectorFitter
 from pour.geometry.projector import Projector
@@ -24,7 +25,7 @@ from pour.models.projecting.direction import HeadDirection, check_finite, class_
 from pour.models.projecting.project import as_precise, project
 from pour.models.projecting.projected_head import ForgottenLogit, ProjectedHead
 from pour.models.state import digest, tensor_digest
-from pour.models.tap import checked_batch, checked_batches, device_of, tap_features, to_unit
+from pour.models.tap import checked_batches, device_of, tap_features, to_unit
 from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pour.auditing.features import stratified_rows
+from pour.data.draws import stratified_rows
 from pour.errors import UsageError
 from pour.geometry.procrustes import procrustes
 from pour.report.figures.style import FULL_WIDTH, ROLE_TITLES, Theme, drawing, finish, listed, plain_text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pour.auditing.features import stratified_rows
+from pour.data.draws import stratified_rows
 from pour.errors import UsageError
 from pour.report.page.sprites import encode_png, sheet_of, thumbnails
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pour.auditing.report import AuditReport
-    from pour.data.loader import DeviceLoader
+    from pour.data.loader import EpochLoader
     from pour.data.splits import Splits
     from pour.models.head import Head
     from pour.report.figures import ConfusionData, Theme
@@ -109,7 +109,7 @@ def hang(
     return Gallery(tuple(figures), Embedding.of(placed, answers, test.images))
 
 
-def _features(model: nn.Module, batches: DeviceLoader, run: Run, head: Head) -> Features:
+def _features(model: nn.Module, batches: EpochLoader, run: Run, head: Head) -> Features:
     """One row to an image, as the audit sees it."""
     network = in_float32(model)
     seen = extract_features(network, batches, device=run.torch_device, head=head)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pour.data.augment import Augment
-from pour.data.loader import DeviceLoader
+from pour.data.loader import DeviceLoader, EpochLoader
 from pour.data.splits import Splits
 from pour.geometry.collapse import neural_collapse
 from pour.models.card import set_class_names
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from pour.data.classes import ClassRequest
     from pour.data.dataset import ImageDataset, ImageSplit
+    from pour.data.samples import IndexedSamples
     from pour.training.recipes import Recipe
     from pour.training.run import Run
 
@@ -123,9 +124,9 @@ def resume_file(
     return ResumeFile(path=path, fingerprint=json.dumps(whole, sort_keys=True), seconds=seconds)
 
 
-def evaluation_loader(split: ImageSplit, run: Run) -> DeviceLoader:
+def evaluation_loader(split: IndexedSamples, run: Run) -> EpochLoader:
     """The images of a split in their order, un-augmented."""
-    return DeviceLoader(split.images, split.labels, batch_size=_EVALUATION_BATCH, device=run.torch_device)
+    return split.batches(_EVALUATION_BATCH, run.torch_device)
 
 
 def describe_classifier(
@@ -160,9 +161,8 @@ def _resolve(dataset: ImageDataset, without: ClassRequest) -> tuple[int, ...]:
 
 def training_split(dataset: ImageDataset, without: ClassRequest) -> ImageSplit:
     """The training images, without those of the classes that are left out."""
-    if without in ((), []):
-        return dataset.splits["train"]
-    return Splits.of(dataset, without).retain_train
+    split = dataset.splits["train"]
+    return split.without(_resolve(dataset, without)) if without not in ((), []) else split
 
 
 def _images_digest(split: ImageSplit) -> str:
