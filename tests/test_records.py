@@ -36,6 +36,10 @@ class Outer:
     losses: tuple[AnyFloat, ...] = ()
     schema_version: int = 3
 
+    @property
+    def summary(self) -> str:
+        return f"{len(self.parts)} parts"
+
     def __post_init__(self) -> None:
         if self.name == "trouble":
             raise PourError("A name that makes trouble.")
@@ -64,8 +68,20 @@ def test_a_record_is_the_same_after_encoding() -> None:
     assert encode(made, indent=1).startswith('{\n "name"')
 
 
-def test_derived_keys_are_ignored() -> None:
-    assert decode(Outer, outer(summary=["x"]), "f") == decode(Outer, outer(), "f")
+def test_derived_keys_are_written_and_ignored() -> None:
+    made = decode(Outer, outer(summary=["x"]), "f")
+    assert made == decode(Outer, outer(), "f")
+    assert json.loads(encode(made))["summary"] == "1 parts"
+
+
+def test_a_complete_record_has_no_defaults_in_a_file() -> None:
+    @record(complete=True)
+    @dataclass(frozen=True)
+    class Whole:
+        x: int = 1
+
+    assert decode(Whole, '{"x": 2}', "f") == Whole(2)
+    assert "lacks the key x" in error_of("{}", kind=Whole)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from pour.errors import PourError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from _typeshed import DataclassInstance
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 __all__ = ["AnyFloat", "Json", "Option", "Scalar", "decode", "encode", "read", "record", "schema"]
@@ -35,6 +34,7 @@ _ADAPTERS: dict[object, TypeAdapter[Any]] = {}
 _LARGEST_FILE = 256 * 2**20
 _NEWEST = "__record_version__"
 _DERIVED = "__record_derived__"
+_COMPLETE = "__record_complete__"
 
 
 class _AnyFloatSchema:
@@ -66,11 +66,13 @@ def record(kind: type[T]) -> type[T]: ...
 
 
 @overload
-def record(*, version: str | None = None, derived: Sequence[str] = ()) -> Callable[[type[T]], type[T]]: ...
+def record(
+    *, version: str | None = None, derived: Sequence[str] = (), complete: bool = False
+) -> Callable[[type[T]], type[T]]: ...
 
 
 def record(
-    kind: type[T] | None = None, *, version: str | None = None, derived: Sequence[str] = ()
+    kind: type[T] | None = None, *, version: str | None = None, derived: Sequence[str] = (), complete: bool = False
 ) -> type[T] | Callable[[type[T]], type[T]]:
     """Mark a frozen dataclass as a record: :func:`decode` checks types exactly and refuses unknown keys.
 
@@ -79,7 +81,8 @@ def record(
     Args:
         kind: Dataclass to mark.
         version: Field with the version of the format. The default of the field is the newest version.
-        derived: Keys that the file contains for other programs. :func:`decode` ignores them.
+        derived: Properties that :func:`encode` adds for other programs. :func:`decode` ignores them.
+        complete: Refuse a file that lacks a field, also if the field has a default.
 
     Example:
         >>> @record(version="schema")
@@ -99,6 +102,7 @@ def record(
         defaults = {name: getattr(kind, name, None) for name in kind.__annotations__}
         setattr(kind, _NEWEST, None if version is None else (version, defaults[version]))
         setattr(kind, _DERIVED, tuple(derived))
+        setattr(kind, _COMPLETE, complete)
         return kind
 
     return mark if kind is None else mark(kind)
@@ -133,7 +137,9 @@ def decode(kind: type[T], content: str | bytes, path: str | os.PathLike[str]) ->
     if Path(path).suffix == ".toml":
         text = _toml_as_json(text, path)
     data = _parse(text, path)
-    _check_version(kind, data, path)
+    if isinstance(data, dict) and hasattr(kind, _NEWEST):
+        _check_version(kind, data, path)
+        _check_complete(kind, data, path)
     ignored = [key for key in getattr(kind, _DERIVED, ()) if isinstance(data, dict) and key in data]
     if ignored:
         text = to_json({key: value for key, value in data.items() if key not in ignored}, inf_nan_mode="constants")
@@ -145,14 +151,27 @@ def decode(kind: type[T], content: str | bytes, path: str | os.PathLike[str]) ->
         raise UsageError(f"{path} cannot be used: {error}") from error
 
 
-def encode(instance: DataclassInstance, *, indent: int | None = None, sort_keys: bool = False) -> str:
-    """Return a record as JSON. Raise PourError if a number is not finite and its field is not :data:`AnyFloat`."""
-    text = json.dumps(dataclasses.asdict(instance), indent=indent, sort_keys=sort_keys, default=os.fspath)
-    try:
-        decode(type(instance), text, type(instance).__name__)
-    except UsageError as error:
-        raise PourError(f"The {type(instance).__name__} cannot be stored: {error}") from error
+def encode(value: object, *, indent: int | None = None, sort_keys: bool = False) -> str:
+    """Return a record, or lists and dictionaries of records, as JSON.
+
+    Raises:
+        PourError: :func:`decode` would refuse the record, for example because of a number that is not finite.
+    """
+    text = json.dumps(value, indent=indent, sort_keys=sort_keys, default=_fields_of)
+    if hasattr(value, _NEWEST):
+        try:
+            decode(type(value), text, type(value).__name__)
+        except UsageError as error:
+            raise PourError(f"The {type(value).__name__} cannot be stored: {error}") from error
     return text
+
+
+def _fields_of(value: Any) -> Any:
+    """Return what JSON contains for a record or a path."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    names = [field.name for field in dataclasses.fields(value)]
+    return {name: getattr(value, name) for name in (*names, *getattr(value, _DERIVED, ()))}
 
 
 def schema(kind: type[Any]) -> dict[str, Any]:
@@ -191,10 +210,17 @@ def _parse(text: bytes, path: str | os.PathLike[str]) -> Any:
         raise UsageError(f"{path} is not valid JSON: {error}; it may be cut short or of another kind.") from error
 
 
-def _check_version(kind: type[Any], data: object, path: str | os.PathLike[str]) -> None:
+def _check_complete(kind: type[Any], data: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Raise UsageError if the file of a complete record lacks a field."""
+    absent = [field.name for field in dataclasses.fields(kind) if getattr(kind, _COMPLETE) and field.name not in data]
+    if absent:
+        raise UsageError(f"{path} lacks the key {absent[0]}; it may be cut short or of another kind.")
+
+
+def _check_version(kind: type[Any], data: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Raise UsageError for another version of the format, whose keys may be unknown here."""
-    field = getattr(kind, _NEWEST, None)
-    if field is None or not isinstance(data, dict):
+    field = getattr(kind, _NEWEST)
+    if field is None:
         return
     name, newest = field
     version = data.get(name)
@@ -222,10 +248,8 @@ def _sentence(error: ValidationError, data: object, path: str | os.PathLike[str]
     expected = [problem["msg"].removeprefix("Input should be ") for problem in (first, *others)]
     if first["type"] in {"value_error", "assertion_error"}:
         return f"{path} cannot be used{f', see {key}' if key else ''}: {expected[0].partition(', ')[2]}"
-    value = reprlib.repr(first["input"])
-    return (
-        f"{path} has the value {value} for {key or 'its content'}, which must be {' or '.join(expected)}; correct it."
-    )
+    value = reprlib.repr(first["input"]) + (f" for {key}" if key else "")
+    return f"{path} has the value {value}, which must be {' or '.join(expected)}; correct it."
 
 
 def _place(location: Sequence[str | int], data: object) -> tuple[str, ...]:

@@ -272,7 +272,7 @@ def test_layers(digits_original, projected, digits_splits):
     assert len(found.rows) >= 4
     # The projector comes after the last block, so that the encoders agree layer by layer.
     assert np.allclose(np.diag(found.values), 1)
-    assert AuditReport.from_dict(json.loads(report.to_json())) == report
+    assert AuditReport.from_json(report.to_json()) == report
 
 
 def test_a_limit_takes_training_images_only(digits_splits, digits_original, projected):

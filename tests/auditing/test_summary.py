@@ -241,8 +241,8 @@ def test_json_contains_the_statements_and_does_not_need_them():
     old = {key: value for key, value in data.items() if key != "summary"}
     edited = data | {"summary": ["All is well."]}
     for stored in (data, old, edited):
-        assert AuditReport.from_dict(stored) == made
-        assert AuditReport.from_dict(stored).summary == made.summary
+        assert AuditReport.from_json(json.dumps(stored)) == made
+        assert AuditReport.from_json(json.dumps(stored)).summary == made.summary
 
 
 def test_print_ends_with_the_statements(monkeypatch):
@@ -321,7 +321,7 @@ def test_an_audit_of_scenes(small_world):
     assert f"{100 * rest.unlearned.value:.1f} %" in retained
     without = audit_segmentation(**models, **common)
     assert NO_RETRAINED in without.summary[1]
-    assert AuditReport.from_dict(json.loads(found.to_json())).summary == found.summary
+    assert AuditReport.from_json(found.to_json()).summary == found.summary
 
 
 def test_scenes_with_several_classes():

@@ -302,7 +302,7 @@ def test_the_commands_from_training_to_the_audit(tmp_path: Path, text_file: Path
     for file in (forgotten, by_class):
         done = process("audit", original, file, "--forget", "3", "--data", "digits", "--json", "--device", "cpu")
         assert done.returncode == 0, done.stderr
-        values = pour.AuditReport.from_dict(json.loads(done.stdout)).values()
+        values = pour.AuditReport.from_json(done.stdout).values()
         assert values["acc_f"] <= 0.2
         assert values["acc_r"] > 0.85
     for arguments, sentence in (

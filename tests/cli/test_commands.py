@@ -157,7 +157,7 @@ def test_demo(demo, tmp_path):
     printed = succeed(
         "audit", *files, *options, "--retrained", out / "retrained.safetensors", "--json", "--quiet"
     ).stdout
-    report = pour.AuditReport.from_dict(json.loads(printed))
+    report = pour.AuditReport.from_json(printed)
     assert report.value("acc_f") == 0
     assert report.value("cka_f_o", "raw") == pytest.approx(1.0)
     assert report.line("acc_r").verdict != "no reference"

@@ -417,8 +417,7 @@ def test_an_audit_looks_at_its_targets_first(files, tmp_path, options, words):
 
 
 def test_an_audit_is_written_and_replaced(files, tmp_path, monkeypatch):
-    report = json.loads((ROOT / "results" / "ceiling" / "cifar10.json").read_text())
-    result = pour.AuditReport.from_dict(report)
+    result = pour.AuditReport.load(ROOT / "results" / "ceiling" / "cifar10.json")
     monkeypatch.setattr(pour, "audit", lambda **_: result)
     monkeypatch.setattr("pour.cli.audit._write_page", lambda _, path, *__, **___: path.write_text("page"))
     command = ["audit", *files, "--forget", 3, "--report", "a.html", "--out", "b.json", "--quiet"]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
+from pour._records import record
+from pour.auditing.features import View
 from pour.data.draws import stratified_rows
 from pour.errors import UsageError
 from pour.geometry.bound import BoundForm, BoundMetric, decompose_discrepancy
@@ -14,12 +16,9 @@ from pour.geometry.discrepancy import median_bandwidth
 from pour.geometry.procrustes import procrustes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from torch import Tensor
 
-    from pour.auditing.features import Tapped, View
+    from pour.auditing.features import Tapped
 
 __all__ = ["METRICS", "Align", "Decision", "Discrepancy", "decide", "discrepancies"]
 
@@ -34,6 +33,7 @@ METRICS: tuple[BoundMetric, ...] = ("mmd", "energy", "sliced-wasserstein-1")
 _IMAGES = 2000
 
 
+@record
 @dataclass(frozen=True, kw_only=True)
 class Discrepancy:
     """K(P, Q) of unlearned features P and retrained features Q with its terms; see ``decompose_discrepancy``.
@@ -68,11 +68,6 @@ class Discrepancy:
     """What the decision compares with: as given, else the floor."""
     decision: Decision = "undecided"
     """Definition 2.1."""
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Discrepancy:
-        """Read what ``dataclasses.asdict`` wrote."""
-        return cls(**data)
 
 
 def discrepancies(

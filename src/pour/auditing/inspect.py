@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product, zip_longest
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pour._progress import ProgressBar
 from pour.auditing.cache import MeasureCache
@@ -21,6 +21,7 @@ from pour.auditing.report_lines import LineBook
 from pour.auditing.shared_encoders import same_encoder
 from pour.auditing.similarity import rus_reading, similarities
 from pour.errors import DivergenceError
+from pour.geometry.bound import BoundMetric
 from pour.metrics.predictions import answer_distance
 from pour.models.card import architecture
 from pour.models.history import forgotten_before, history
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from pour.auditing.layers import LayerMap
     from pour.data.samples import IndexedSamples
     from pour.data.splits import Splits
-    from pour.geometry.bound import BoundMetric
 
 __all__ = ["Auditor"]
 
@@ -231,15 +231,14 @@ class Auditor:
             # Without a projector the raw features are those that the head sees.
             if view == "features" or tapped.projected:
                 measure = partial(measurer.features, tapped, view)
-                found = memory.recall(f"{view} of {tapped.role}", sources, lambda m=measure: _plain(m()), _readings)  # type: ignore[misc]
+                found = memory.recall(dict[str, Reading], f"{view} of {tapped.role}", sources, measure)
             book.add(view, tapped.role, found)
 
-        def collapse() -> list[Any]:
-            readings, everything = measurer.collapse(tapped)
-            return [_plain(readings), everything]
-
         readings, everything = memory.recall(
-            f"collapse of {tapped.role}", sources, collapse, lambda kept: (_readings(kept[0]), dict(kept[1]))
+            tuple[dict[str, Reading], dict[str, float]],
+            f"collapse of {tapped.role}",
+            sources,
+            partial(measurer.collapse, tapped),
         )
         book.add("features", tapped.role, readings)
         return everything
@@ -259,7 +258,7 @@ class Auditor:
                 if (pair, split, as_seen) not in known:
                     what, sources = f"similarity on {split}, {as_seen}", (model.source, tapped[base].source)
                     measure = partial(similarities, model, tapped[base], split, as_seen)
-                    known[pair, split, as_seen] = memory.recall(what, sources, lambda m=measure: _plain(m()), _readings)  # type: ignore[misc]
+                    known[pair, split, as_seen] = memory.recall(dict[str, Reading], what, sources, measure)
                 cka = known[pair, split, as_seen]
                 letter = base[0]
                 names = (f"cka_f_{letter}{suffix}", f"cka_r_{letter}{suffix}", f"rus_{letter}{suffix}")
@@ -300,27 +299,15 @@ class Auditor:
     ) -> dict[BoundMetric, Discrepancy]:
         what = f"the distance of the {model.role} model to the retrained one"
 
-        def measured() -> dict[str, Any]:
-            found = measurer.attempt(
-                what, lambda: discrepancies(model, retrained, view, align=self.align, seed=self.seed)
-            )
-            return _plain(found or {})
+        def measure() -> dict[BoundMetric, Discrepancy]:
+            compare = partial(discrepancies, model, retrained, view, align=self.align, seed=self.seed)
+            return measurer.attempt(what, compare) or {}
 
-        def read(kept: dict[BoundMetric, dict[str, Any]]) -> dict[BoundMetric, Discrepancy]:
-            return {metric: Discrepancy.from_dict(fields) for metric, fields in kept.items()}
-
-        return memory.recall(f"{what}, {view}", (model.source, retrained.source), measured, read)
+        sources = (model.source, retrained.source)
+        return memory.recall(dict[BoundMetric, Discrepancy], f"{what}, {view}", sources, measure)
 
     def _relearned(self, role: Role, attack: Relearning | None, book: LineBook) -> RelearningCurve:
         run = Run(seed=self.seed, device=self.device, precision=self.precision, progress=False)
         curve = relearn(self.models[role], self.splits, run, role=role, options=attack, head=self.heads[role])
         book.add("scores", role, {"relearn_f": curve.mean_forget})
         return curve
-
-
-def _plain(found: Mapping[Any, Reading | Discrepancy]) -> dict[str, Any]:
-    return {name: asdict(value) for name, value in found.items()}
-
-
-def _readings(kept: Mapping[str, dict[str, Any]]) -> dict[str, Reading]:
-    return {name: Reading(**fields) for name, fields in kept.items()}

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from pour._records import record
+from pour.auditing.features import Role, Side
 from pour.data.draws import stratified_rows
+from pour.errors import UsageError
 from pour.metrics.heatmap import cka_heatmap
 from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
@@ -19,7 +22,6 @@ from pour.models.unwrap import unwrap
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pour.auditing.features import Role, Side
     from pour.data.samples import IndexedSamples
 
 __all__ = ["LayerMap", "layer_maps"]
@@ -28,6 +30,7 @@ __all__ = ["LayerMap", "layer_maps"]
 _IMAGES = 256
 
 
+@record
 @dataclass(frozen=True, kw_only=True)
 class LayerMap:
     """CKA between every layer of the unlearned model and every layer of a reference."""
@@ -41,18 +44,11 @@ class LayerMap:
     columns: tuple[str, ...]
     """Layers of the reference."""
     values: tuple[tuple[float, ...], ...]
+    """CKA of each layer of the unlearned model (row) with each layer of the reference (column)."""
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> LayerMap:
-        """Read what ``dataclasses.asdict`` wrote."""
-        return cls(
-            reference=data["reference"],
-            side=data["side"],
-            n=data["n"],
-            rows=tuple(data["rows"]),
-            columns=tuple(data["columns"]),
-            values=tuple(tuple(row) for row in data["values"]),
-        )
+    def __post_init__(self) -> None:
+        if [len(row) for row in self.values] != [len(self.columns)] * len(self.rows):
+            raise UsageError(f"The CKA values are not one per layer of both models ({len(self.rows)} rows).")
 
 
 def layer_maps(

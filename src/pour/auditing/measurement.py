@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pour._records import record
 from pour.errors import PourError
 from pour.metrics.intervals import Z95
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Reading", "hull"]
 
 
+@record
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """A value, its 95 % interval over images where it has one, and the number of images.

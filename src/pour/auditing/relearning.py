@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from pour._records import record
+from pour.auditing.features import Role
 from pour.auditing.measurement import Reading
 from pour.data.draws import rows_per_class, stratified_rows
 from pour.errors import UsageError
@@ -25,9 +27,6 @@ from pour.training.run import Run
 from pour.training.step import make_optimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pour.auditing.features import Role
     from pour.data.samples import IndexedSamples
     from pour.data.splits import Splits
 
@@ -68,6 +67,7 @@ class Relearning:
             )
 
 
+@record
 @dataclass(frozen=True, kw_only=True)
 class RelearningCurve:
     """Accuracy on test images after each number of steps."""
@@ -80,26 +80,19 @@ class RelearningCurve:
     retain: tuple[Reading, ...]
     """Accuracy on the retained classes."""
 
+    def __post_init__(self) -> None:
+        if not len(self.steps) == len(self.forget) == len(self.retain) or max(self.steps, default=0) <= 0:
+            raise UsageError("A relearning curve needs one accuracy per step, and a step above 0.")
+
     @property
     def mean_forget(self) -> Reading:
-        """The mean accuracy on the forgotten classes over the points after the start, with the mean of the ends."""
+        """Mean accuracy on the forgotten classes over the points after step 0, with the means of the interval ends."""
         later = [point for step, point in zip(self.steps, self.forget, strict=True) if step > 0]
         return Reading(
             value=sum(point.value for point in later) / len(later),
             low=sum(point.bounds[0] for point in later) / len(later),
             high=sum(point.bounds[1] for point in later) / len(later),
             n=later[0].n,
-        )
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> RelearningCurve:
-        """Read what ``dataclasses.asdict`` wrote."""
-        return cls(
-            role=data["role"],
-            images_per_class=data["images_per_class"],
-            steps=tuple(data["steps"]),
-            forget=tuple(Reading(**point) for point in data["forget"]),
-            retain=tuple(Reading(**point) for point in data["retain"]),
         )
 
 

@@ -1,13 +1,14 @@
-"""The outcome of an audit: typed, printable, comparable, and the same after a trip through a file."""
+"""The result of an audit: print it, compare it with another, save and load it."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from pour._io import write_text
+from pour._records import decode, encode, read, record
 from pour._version import __version__
 from pour.auditing.distance import Discrepancy
 from pour.auditing.layers import LayerMap
@@ -16,110 +17,93 @@ from pour.auditing.relearning import RelearningCurve
 from pour.auditing.summary import summarise
 from pour.auditing.terminal import as_text, comparison_table, report_tables
 from pour.auditing.verdict import Verdict
-from pour.errors import PourError, UsageError
+from pour.errors import UsageError
 from pour.metrics.catalogue import metric_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
 
     from rich.console import RenderableType
 
-__all__ = ["SCHEMA_VERSION", "AuditReport", "AuditedData", "AuditedModel", "Comparison", "Difference", "Line"]
+__all__ = ["AuditReport", "AuditedData", "AuditedModel", "Comparison", "Difference", "Line"]
 
-SCHEMA_VERSION = 1
 Section = Literal["scores", "features", "raw"]
-"""What a line was measured on: the scores, the features that the head sees, or the encoder's before a projector."""
+"""Measured values: the scores, the features before the head, or the encoder's features before a projector."""
 
 
+@record
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One metric of the unlearned model beside the same metric of the original and of a retrained model."""
+    """One metric of the unlearned model, the original and a retrained model."""
 
     name: str
-    """For instance ``acc_r``, ``cka_f_o`` on test images; the suffix ``_train`` means training images."""
+    """Name of the metric, such as ``acc_r``; the suffix ``_train`` means training images instead of test images."""
     section: Section
     unlearned: Reading
     original: Reading | None = None
-    """The metric of the original model, before forgetting."""
+    """Value of the original model, before forgetting."""
     retrained: Reading | None = None
-    """The metric of the retrained model; for a comparison with the retrained model, that of a second retrained one.
+    """Value of the retrained model. A comparison with the retrained model has the value of a second retrained model.
 
-    With two retrained models the interval holds both of theirs.
+    The interval of two retrained models covers the intervals of both.
     """
     verdict: Verdict = "no reference"
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Line:
-        """Read what ``dataclasses.asdict`` wrote."""
-        readings = {
-            role: None if data[role] is None else Reading(**data[role])
-            for role in ("unlearned", "original", "retrained")
-        }
-        metric_of(data["name"])
-        if data["verdict"] not in get_args(Verdict) or readings["unlearned"] is None:
-            raise ValueError(data["verdict"])
-        return cls(name=data["name"], section=data["section"], verdict=data["verdict"], **readings)  # type: ignore[arg-type]
+    def __post_init__(self) -> None:
+        metric_of(self.name)
 
 
+@record
 @dataclass(frozen=True, kw_only=True)
 class AuditedModel:
-    """Which model took part."""
+    """One of the models of an audit."""
 
     digest: str
     """SHA-256 of the state dict."""
     architecture: str | None
-    """Its name, where the model knows it."""
+    """Name of the architecture, if the model's card has it."""
     methods: tuple[str, ...]
-    """What was done to it, oldest first."""
+    """Methods in the model's history, oldest first."""
     projected: bool
-    """Whether a projector stands before its head."""
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> AuditedModel:
-        """Read what ``dataclasses.asdict`` wrote."""
-        return cls(**{**data, "methods": tuple(data["methods"])})
+    """Whether the model has a projector before its head."""
 
 
+@record
 @dataclass(frozen=True, kw_only=True)
 class AuditedData:
-    """What the models were audited on."""
+    """Data of an audit."""
 
     name: str
     classes: tuple[str, ...]
     """Names of all classes."""
     forgotten: tuple[int, ...]
-    """Indices of the forgotten ones."""
+    """Indices of the forgotten classes."""
     counts: Mapping[str, tuple[int, int]]
-    """Images of the forgotten and of the retained classes, by split."""
+    """Number of images of the forgotten and of the retained classes, by split."""
+
+    def __post_init__(self) -> None:
+        unknown = [label for label in self.forgotten if not 0 <= label < len(self.classes)]
+        if unknown:
+            raise UsageError(f"There is no class {unknown[0]} to forget; the data have {len(self.classes)} classes.")
 
     @property
     def forgotten_names(self) -> tuple[str, ...]:
         """Names of the forgotten classes."""
         return tuple(self.classes[label] for label in self.forgotten)
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> AuditedData:
-        """Read what ``dataclasses.asdict`` wrote."""
-        return cls(
-            name=data["name"],
-            classes=tuple(data["classes"]),
-            forgotten=tuple(data["forgotten"]),
-            counts={split: (counts[0], counts[1]) for split, counts in data["counts"].items()},
-        )
 
-
+@record(version="schema_version", derived=("summary",), complete=True)
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
-    """Everything that :func:`pour.audit` found.
+    """Result of :func:`pour.audit`.
 
-    ``print(report)`` shows it as tables and ends with the three statements of :attr:`summary`. Values are read by
-    name: ``report.value("rus_r")``.
+    ``print(report)`` prints tables and the three statements of :attr:`summary`. ``report.value("rus_r")`` returns the
+    value of a metric.
     """
 
     data: AuditedData
     models: Mapping[str, AuditedModel]
-    """By role: original, unlearned, retrained, retrained_second."""
+    """Audited models by role: original, unlearned, retrained, retrained_second."""
     settings: Mapping[str, str | int | float | None]
     """Seed, limit, precision, device and alignment."""
     lines: tuple[Line, ...]
@@ -128,122 +112,98 @@ class AuditReport:
     collapse: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """All Neural Collapse measures of the retained classes' training images, by role."""
     answers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """How often each class is the answer on the forgotten classes' test images, by role."""
+    """Number of times that each class is the answer on test images of the forgotten classes, by role."""
     layers: tuple[LayerMap, ...] = ()
     relearning: tuple[RelearningCurve, ...] = ()
     notes: tuple[str, ...] = ()
-    """Why a measure is absent."""
+    """Reasons for absent measures."""
     pour_version: str = __version__
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = 1
+
+    def __post_init__(self) -> None:
+        if "unlearned" not in self.models:
+            raise UsageError("The report has no unlearned model.")
+        if any(len(counts) < len(self.data.classes) for counts in self.answers.values()):
+            raise UsageError("The report counts answers for fewer classes than the data have.")
 
     @property
     def pixelwise(self) -> bool:
-        """Whether it is of scenes, so that pixels were counted and not images."""
+        """Whether the audit counted pixels of scenes and not images."""
         return any(line.name == "iou_r" for line in self.lines)
 
     @property
     def summary(self) -> tuple[str, str, str]:
-        """Statements on the model's answers, its features and the retained classes, computed from the lines."""
+        """Three statements about the answers, the features and the retained classes, computed from the lines."""
         return summarise(self)
 
     def line(self, name: str, section: Section | None = None) -> Line:
-        """The line of a metric; of the features that the head sees unless another section is named."""
-        wanted = [section] if section is not None else ["scores", "features"]
-        for line in self.lines:
-            if line.name == name and line.section in wanted:
-                return line
-        known = sorted({line.name for line in self.lines if line.section in wanted})
-        raise UsageError(f"The report has no {name!r} in {' or '.join(wanted)}; it has {', '.join(known)}.")
+        """Return the line of a metric, by default from the scores or the features before the head.
+
+        Raises:
+            UsageError: The report has no such line.
+        """
+        sections = [section] if section is not None else ["scores", "features"]
+        lines = {line.name: line for line in reversed(self.lines) if line.section in sections}
+        if name not in lines:
+            names = ", ".join(sorted(lines))
+            raise UsageError(f"The report has no {name!r} in {' or '.join(sections)}; it has {names}.")
+        return lines[name]
 
     def value(self, name: str, section: Section | None = None) -> float:
-        """The unlearned model's value of a metric."""
+        """Return the unlearned model's value of a metric. Raise UsageError if the report has no such metric."""
         return self.line(name, section).unlearned.value
 
     def values(self) -> dict[str, float]:
-        """The unlearned model's value of every metric by name; those of raw features start with ``raw.``."""
+        """Return the unlearned model's value of every metric by name. Names for raw features start with ``raw.``."""
         return {_key(line): line.unlearned.value for line in self.lines}
 
     def compare(self, other: AuditReport) -> Comparison:
-        """The differences of another report from this one, metric by metric."""
-        theirs = {_key(line): line for line in other.lines}
-        mine = {_key(line): line for line in self.lines}
+        """Return the differences of the metrics in another report from this report."""
+        first = {_key(line): line for line in self.lines}
+        second = {_key(line): line for line in other.lines}
         rows = tuple(
             Difference(
                 name=key,
                 first=line.unlearned,
-                second=theirs[key].unlearned,
-                verdicts=(line.verdict, theirs[key].verdict),
+                second=second[key].unlearned,
+                verdicts=(line.verdict, second[key].verdict),
             )
-            for key, line in mine.items()
-            if key in theirs
+            for key, line in first.items()
+            if key in second
         )
         return Comparison(
             rows=rows,
-            only_first=tuple(key for key in mine if key not in theirs),
-            only_second=tuple(key for key in theirs if key not in mine),
+            only_first=tuple(key for key in first if key not in second),
+            only_second=tuple(key for key in second if key not in first),
             same_data=self.data == other.data,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything and the summary, ready for JSON; there is no NaN in it."""
-        return {**asdict(self), "summary": list(self.summary)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> AuditReport:
-        """Read what :meth:`to_dict` gave; the summary is computed again, and may be absent."""
-        version = data.get("schema_version")
-        if not isinstance(version, int):
-            raise UsageError("This is no audit report: it has no schema_version.")
-        if version > SCHEMA_VERSION:
-            raise UsageError(
-                f"The report has schema {version}, newer than this pour reads ({SCHEMA_VERSION}); "
-                "update pour-unlearning."
-            )
-        try:
-            report = cls(
-                data=AuditedData.from_dict(data["data"]),
-                models={role: AuditedModel.from_dict(model) for role, model in data["models"].items()},
-                settings=dict(data["settings"]),
-                lines=tuple(Line.from_dict(line) for line in data["lines"]),
-                discrepancies=tuple(Discrepancy.from_dict(entry) for entry in data["discrepancies"]),
-                collapse={role: dict(values) for role, values in data["collapse"].items()},
-                answers={role: tuple(counts) for role, counts in data["answers"].items()},
-                layers=tuple(LayerMap.from_dict(entry) for entry in data["layers"]),
-                relearning=tuple(RelearningCurve.from_dict(curve) for curve in data["relearning"]),
-                notes=tuple(data["notes"]),
-                pour_version=data["pour_version"],
-                schema_version=version,
-            )
-            # What every reader of a report asks for.
-            _ = report.models["unlearned"], report.data.forgotten_names
-            if any(len(counts) < len(report.data.classes) for counts in report.answers.values()):
-                raise ValueError("answers for fewer classes than there are")
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, PourError) as error:
-            raise UsageError(f"The report cannot be read ({error!r}); it was cut or changed by hand.") from error
-        return report
+        """Return all fields and the summary as dictionaries, tuples and plain values."""
+        return {**asdict(self), "summary": self.summary}
 
     def to_json(self) -> str:
-        """The report as JSON text."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+        """Return the report and its summary as JSON."""
+        return encode(self, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, source: str | os.PathLike[str] = "The report") -> AuditReport:
+        """Return the report in the JSON of :meth:`to_json`. The summary is computed again.
+
+        Raises:
+            UsageError: The text is no complete report. The sentence names ``source`` and the key.
+        """
+        return decode(cls, text, source)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the report as JSON, whole or not at all; an earlier one at the same place is replaced."""
+        """Write the report as JSON. Replace an existing file, or leave it as it was if writing fails."""
         write_text(path, self.to_json() + "\n")
         return Path(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AuditReport:
-        """Read a report that :meth:`save` wrote."""
-        source = Path(path)
-        if not source.is_file():
-            raise UsageError(f"There is no file {source}; check the path.")
-        try:
-            data = json.loads(source.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{source} is no JSON file ({error}); give a report that pour audit wrote.") from error
-        if not isinstance(data, dict):
-            raise UsageError(f"{source} holds a {type(data).__name__}, not an audit report.")
-        return cls.from_dict(data)
+        """Return the report in a file that :meth:`save` wrote. Raise UsageError for another file."""
+        return read(cls, path)
 
     def __rich__(self) -> RenderableType:
         return report_tables(self)
@@ -263,7 +223,7 @@ class Difference:
 
     @property
     def change(self) -> float:
-        """The second value less the first."""
+        """The second value minus the first."""
         return self.second.value - self.first.value
 
     @property
@@ -274,7 +234,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two reports side by side; ``print`` shows a table."""
+    """Differences of two reports. ``print`` shows a table."""
 
     rows: tuple[Difference, ...]
     only_first: tuple[str, ...] = ()
@@ -282,7 +242,7 @@ class Comparison:
     only_second: tuple[str, ...] = ()
     """Metrics that the first report does not have."""
     same_data: bool = True
-    """Whether both are of the same classes and the same numbers of images."""
+    """Whether both reports have the same classes and the same numbers of images."""
 
     def __rich__(self) -> RenderableType:
         return comparison_table(self)

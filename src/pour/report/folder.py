@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -130,21 +129,17 @@ class ReportFolder:
         }
 
     def _audit(self, path: Path) -> AuditReport | None:
-        """The audit in a JSON file; None for JSON of another kind, such as a training log."""
+        """Return the audit in a JSON file, or None for another file, such as a training log."""
         try:
             stat = path.stat()
             stamp = (stat.st_mtime_ns, stat.st_size)
-            if path in self._read and self._read[path][0] == stamp:
-                return self._read[path][1]
-            report = None
-            if stat.st_size <= _LARGEST:
-                content = json.loads(path.read_text(encoding="utf-8"))
-                if isinstance(content, dict) and {"schema_version", "lines", "models"} <= content.keys():
-                    report = AuditReport.from_dict(content)
-        except (OSError, ValueError, RecursionError, PourError):
+            if path not in self._read or self._read[path][0] != stamp:
+                self._read[path] = (stamp, AuditReport.load(path) if stat.st_size <= _LARGEST else None)
+        except OSError:
             return None
-        self._read[path] = (stamp, report)
-        return report
+        except PourError:
+            self._read[path] = (stamp, None)
+        return self._read[path][1]
 
 
 def _first(cells: Sequence[Difference | None]) -> Difference:
