@@ -137,7 +137,7 @@ def test_the_command_line_trains_forgets_and_audits(root: Path, weights: Path, t
     train = ["train", "--arch", ARCH, "--weights", str(weights), "--freeze-backbone", "--image-size", "32", *common]
     files = {name: str(tmp_path / f"{name}.safetensors") for name in ("original", "retrained", "projected")}
     for extra in (["--out", files["original"]], ["--without", "adipose", "--seed", "1", "--out", files["retrained"]]):
-        done = process(*train, "--head", "simplex", *extra)
+        done = process(*train, "--set", "head=simplex", *extra)
         assert done.returncode == 0, done.stderr
     forget = ["unlearn", files["original"], "--method", "pour-p", "--forget", "adipose", "--out", files["projected"]]
     assert process(*forget, "--quiet").returncode == 0

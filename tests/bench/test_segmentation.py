@@ -24,6 +24,7 @@ from pour.bench.store import Cell, CellKey, read_cell, seal
 from pour.data import load_segmentation
 from pour.errors import DivergenceError, UsageError
 from pour.training import Recipe
+from pour.training.tasks.segment import Segment
 
 torchvision_works()
 pytest.importorskip("segmentation_models_pytorch")
@@ -82,13 +83,13 @@ def short(short_store, tmp_path) -> Path:
 def trainings(monkeypatch) -> list[Any]:
     """The recipes of the networks that are trained while a test runs."""
     seen: list[Any] = []
-    real = segmentation.train_segmenter
+    real = Segment.train
 
-    def train_segmenter(data: Any, recipe: Any, *rest: Any, **options: Any) -> Any:
+    def train(task: Segment, data: Any, recipe: Any, *rest: Any, **options: Any) -> Any:
         seen.append(recipe)
-        return real(data, recipe, *rest, **options)
+        return real(task, data, recipe, *rest, **options)
 
-    monkeypatch.setattr(segmentation, "train_segmenter", train_segmenter)
+    monkeypatch.setattr(Segment, "train", train)
     return seen
 
 

@@ -69,14 +69,13 @@ def test_what_was_not_given_does_not_count():
     refuse_unread({"--a": None, "--b": False, "--c": []}, "here")
 
 
-SCENES = ("on segmentation data", ["--data", "camvid"])
-CLIP = ("with clip-resnet18", ["--data", "cifar10", "--arch", "clip-resnet18"])
+SCENES = ("with smp:deeplabv3plus:tu-tf_efficientnet_lite0 on camvid", ["--data", "camvid"])
+CLIP = ("with clip-resnet18 on cifar10", ["--data", "cifar10", "--arch", "clip-resnet18"])
 IMAGES = ("with resnet18 on cifar10", ["--data", "cifar10"])
 UNREAD_IN_TRAINING = [
-    *[(SCENES, flag) for flag in (["--freeze-backbone"], ["--head", "free"], ["--image-size", 8], ["--text", "x"])],
+    *[(SCENES, flag) for flag in (["--freeze-backbone"], ["--image-size", 8], ["--text", "x"])],
     *[(CLIP, flag) for flag in (["--weights", "x"], ["--image-size", 8], ["--freeze-backbone"], ["--limit", 1])],
-    *[(IMAGES, flag) for flag in (["--limit", 1], ["--enlarge", 1], ["--text", "x"])],
-    (("without --freeze-backbone", ["--data", "cifar10"]), ["--head", "free"]),
+    *[(IMAGES, flag) for flag in (["--limit", 1], ["--text", "x"])],
 ]
 
 
@@ -89,9 +88,26 @@ def test_training_refuses_what_it_does_not_read(kind, flag):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--data", "camvid", "--limit", 1, "--enlarge", 2, "--weights", "x"], "camvid is not under"),
+        (["--data", "camvid", "--set", "head=simplex"], "The task 'segment' has no setting 'head'; it has weights"),
+        (["--data", "cifar10", "--set", "enlarge=2"], "The task 'classify' has no setting 'enlarge'"),
+        (["--data", "cifar10", "--set", "head=simplex"], "head='simplex' has no use without freeze_backbone"),
+        (
+            ["--data", "camvid", "--set", "enlarge=two"],
+            "has the value 'two' for enlarge, which must be a valid integer",
+        ),
+        (["--set", "enlarge"], "--set takes KEY=VALUE, such as enlarge=2, but got 'enlarge'"),
+    ],
+)
+def test_training_refuses_settings_that_its_task_does_not_have(arguments, words):
+    assert words in refusal("train", *arguments, "--out", "m.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--data", "camvid", "--limit", 1, "--set", "enlarge=2", "--weights", "x"], "camvid is not under"),
         (["--arch", "clip-resnet-digits", "--text", "absent.npz"], "absent.npz"),
-        (["--freeze-backbone", "--head", "simplex", "--image-size", 8], "pass the backbone's weights"),
+        (["--freeze-backbone", "--set", "head=simplex", "--image-size", 8], "pass the backbone's weights"),
         (["--image-size", 16], "takes images as they are"),
     ],
 )
@@ -176,6 +192,8 @@ def test_no_documented_command_is_refused(monkeypatch):
 
     for name in ("load", "load_dataset"):
         monkeypatch.setattr(pour, name, reached)
+    for task in ("classify", "match"):
+        monkeypatch.setattr(f"pour.training.tasks.{task}.load_dataset", reached)
     for place in ("run_experiment", "tune_experiment", "study.run_study", "segmentation.run_scenes"):
         monkeypatch.setattr(f"pour.bench.{place}", reached)
     monkeypatch.setattr("pour.bench.zeroshot.run_zero_shot", reached)

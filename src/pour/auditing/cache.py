@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -26,28 +24,14 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pour.data.samples import IndexedSamples
 
-__all__ = ["FeatureCache", "MeasureCache", "split_digest"]
+__all__ = ["FeatureCache", "MeasureCache"]
 
 T = TypeVar("T")
 
 _VERSION = 2
 # A changed definition of a measure needs a new version, so that no audit reads values of the old definition.
 _MEASURES_VERSION = 2
-_IMAGES_PER_PART = 4096
-
-
-def split_digest(split: IndexedSamples) -> str:
-    """Return the SHA-256 of the images and labels of a split, computed in parts on all cores."""
-    images, labels = np.ascontiguousarray(split.images), np.ascontiguousarray(split.labels)
-    parts = [images[start : start + _IMAGES_PER_PART].data for start in range(0, len(images), _IMAGES_PER_PART)]
-    total = hashlib.sha256(f"{images.shape}".encode())
-    with ThreadPoolExecutor() as pool:
-        for part in pool.map(hashlib.sha256, parts):
-            total.update(part.digest())
-    total.update(labels.data)
-    return total.hexdigest()
 
 
 @dataclass(frozen=True)

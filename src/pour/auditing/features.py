@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pour.auditing.cache import FeatureCache, split_digest
+from pour.auditing.cache import FeatureCache
 from pour.auditing.processes import all_agree, gather_rows, one_of_several, share_of
 from pour.auditing.shared_encoders import from_encodings, same_encoder
+from pour.data.digest import split_digest
 from pour.errors import UsageError
 from pour.geometry.projector import Projector
 from pour.models.copy_and_swap import copy_model

@@ -42,7 +42,7 @@ from pour.models.history import history
 from pour.models.networks.pretrained import read_weights
 from pour.models.state import digest
 from pour.training.run import Run
-from pour.training.tasks.segment import describe_segmenter, train_segmenter
+from pour.training.tasks.segment import Segment
 from pour.unlearning.registry import get_method
 from pour.unlearning.request import ForgetRequest
 
@@ -299,17 +299,16 @@ class _Bench:
 
     def _train(self, seed: int, file: Path) -> None:
         run = replace(self._run(seed), progress=self.progress)
-        model, log = train_segmenter(
+        weights = None if self.weights is None else str(self.weights)
+        task = Segment(weights=weights, enlarge=self.grid.enlarge, limit=self.limit)
+        model, log = task.train(
             self.data,
             self.grid.recipe,
             run,
             arch=self.grid.architecture,
-            weights=self.weights,
-            enlarge=self.grid.enlarge,
-            limit=self.limit,
             resume=file.with_name(f"{file.name}.resume"),
         )
-        described = describe_segmenter(model, self.data, run, limit=self.limit)
+        described = task.describe(model, self.data, run)
         save(model.cpu(), file, overwrite=True)
         facts = {
             **self._identity(seed),

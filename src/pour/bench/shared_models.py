@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pour._io import write_text
 from pour._provenance import circumstances
-from pour.auditing.cache import split_digest
 from pour.bench.store import forget_name
+from pour.data.digest import split_digest
 from pour.data.registry import load_dataset
 from pour.errors import UsageError
 from pour.models.checkpoint import load, save

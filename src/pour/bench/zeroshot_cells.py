@@ -13,9 +13,8 @@ from torch import Tensor
 
 from pour._provenance import circumstances
 from pour._version import __version__
-from pour.auditing.cache import split_digest
 from pour.bench.store import Cell, CellKey, read_cell, write_cell
-from pour.bench.zeroshot_models import PAPER_PROMPTS, Original, ZeroShotModels
+from pour.data.digest import split_digest
 from pour.errors import UsageError
 from pour.models.clip.concepts import SHRINKAGE, forget_concepts
 from pour.models.clip.texts import prompt_embeddings
@@ -27,12 +26,14 @@ from pour.models.state import tensor_digest
 from pour.models.tap import extract_features, to_unit
 from pour.training.run import Run
 from pour.training.tasks.classify import evaluation_loader
+from pour.training.tasks.match import REQUEST_PROMPTS as PAPER_PROMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import nn
 
+    from pour.bench.zeroshot_models import Original, ZeroShotModels
     from pour.data.dataset import ImageDataset, ImageSplit
 
 __all__ = ["Cells"]

@@ -11,8 +11,8 @@ import numpy as np
 
 from pour._io import write_text
 from pour._provenance import circumstances
-from pour.auditing.cache import split_digest
 from pour.data.dataset import ImageDataset, ImageSplit
+from pour.data.digest import split_digest
 from pour.data.registry import load_dataset
 from pour.errors import UsageError
 from pour.models.checkpoint import load, save
@@ -21,7 +21,8 @@ from pour.models.clip.texts import CAPTIONS, PROMPTS, TextTable, minilm_encoder,
 from pour.models.clip.zero_shot import ZeroShotClassifier, zero_shot_classifier
 from pour.models.state import digest, tensor_digest
 from pour.training.run import Run
-from pour.training.tasks.match import is_zero_shot, train_zero_shot
+from pour.training.tasks.match import REQUEST_PROMPTS as PAPER_PROMPTS
+from pour.training.tasks.match import Match
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from pour.training.run import Precision
 
 __all__ = ["PAPER_PROMPTS", "Original", "ZeroShotModels"]
-
-PAPER_PROMPTS = ("a photo of a {}.",)
-"""What pretrained encoders are asked with, and what every request to forget says."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class ZeroShotModels:
     @property
     def trained(self) -> bool:
         """Whether the encoder is trained here; else it is a pretrained one."""
-        return is_zero_shot(self.arch)
+        return self.arch.startswith("clip-")
 
     @property
     def prompts(self) -> tuple[str, ...]:
@@ -120,12 +118,11 @@ class ZeroShotModels:
             return _original(there, encode)
         path.parent.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
-        model, log = train_zero_shot(
-            dataset, encode, self.recipe, run, arch=self.arch, resume=path.with_suffix(".resume"), prompts=self.prompts
-        )
+        task = Match(text=None if self.text is None else str(self.text))
+        model, log = task.train(dataset, self.recipe, run, arch=self.arch, resume=path.with_suffix(".resume"))
         seconds = time.perf_counter() - started
         save(model.cpu(), path, overwrite=True)
-        made = _original(model, encode)
+        made = _original(model, encode)  # type: ignore[arg-type]
         write_text(path.with_suffix(".json"), json.dumps({**identity, "digest": made.digest}, indent=1))
         surroundings = {"seconds": seconds, "training": log.to_dict(), **circumstances(run.torch_device, run.precision)}
         write_text(path.with_suffix(".run.json"), json.dumps(surroundings, indent=1))

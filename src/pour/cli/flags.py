@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,7 +12,7 @@ from pour._io import refuse_to_overwrite
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = [
     "MORE",
@@ -30,8 +31,10 @@ __all__ = [
     "Quiet",
     "Root",
     "Seed",
+    "Set",
     "Std",
     "check_model_file",
+    "parse_settings",
     "refuse_unread",
 ]
 
@@ -90,6 +93,10 @@ Std = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress bar and no table.", rich_help_panel=MORE)]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change a setting, such as enlarge=2; may be given several times.", metavar="KEY=VALUE"),
+]
 Forget = Annotated[
     list[str], typer.Option(help="A class to forget, by name or index; may be given several times.", show_default=False)
 ]
@@ -104,6 +111,25 @@ def check_model_file(out: Path, *, overwrite: bool) -> None:
     check_ending(out)
     refuse_to_overwrite(out, overwrite=overwrite)
     refuse_to_overwrite(out.with_suffix(".json"), overwrite=overwrite)
+
+
+def parse_settings(settings: Sequence[str] | None) -> dict[str, Any]:
+    """Return the values of ``--set KEY=VALUE`` by key; a value is read as TOML, or as text if it is no TOML.
+
+    Example:
+        >>> parse_settings(["enlarge=2", "head=simplex", "seeds=[0, 1]"])
+        {'enlarge': 2, 'head': 'simplex', 'seeds': [0, 1]}
+    """
+    found: dict[str, Any] = {}
+    for setting in settings or ():
+        key, equals, value = setting.partition("=")
+        if not key or not equals:
+            raise UsageError(f"--set takes KEY=VALUE, such as enlarge=2, but got {setting!r}.")
+        try:
+            found[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[key.strip()] = value
+    return found
 
 
 def refuse_unread(flags: Mapping[str, object], where: str, advice: str = "leave it out") -> None:

@@ -1,22 +1,16 @@
-"""pour train, unlearn, audit, bench and table where labels belong to pixels."""
+"""pour unlearn, audit, bench and table for segmentation."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import shlex
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 import pour
 from pour._io import write_text
-from pour.cli.flags import check_model_file
 from pour.cli.terminal import open_own, show, tell_outcome
 
 if TYPE_CHECKING:
@@ -27,80 +21,9 @@ if TYPE_CHECKING:
     from pour.auditing.report import AuditReport
     from pour.cli.terminal import PlainWeights
     from pour.data.formats.scenes import SegmentationDataset
-    from pour.training import Run
     from pour.unlearning import Method
 
-__all__ = ["audit_scenes", "bench_scenes", "request_scenes", "table_scenes", "train_scenes"]
-
-DEFAULT_ARCH = "smp:deeplabv3plus:tu-tf_efficientnet_lite0"
-
-
-def train_scenes(
-    out: Path,
-    data: str,
-    run: Run,
-    *,
-    root: Path | None,
-    arch: str | None,
-    recipe: str | None,
-    changes: dict[str, Any],
-    without: Sequence[str],
-    weights: str | Path | None,
-    enlarge: int,
-    limit: int | None,
-    save_every: float,
-    download: bool,
-    overwrite: bool,
-    quiet: bool,
-) -> None:
-    """Train a segmentation network, and print its IoU."""
-    from pour._provenance import circumstances
-    from pour.data import load_segmentation
-    from pour.training import get_recipe
-    from pour.training.tasks.segment import describe_segmenter, train_segmenter
-
-    check_model_file(out, overwrite=overwrite)
-    chosen = get_recipe(recipe or "scenes").change(**changes)
-    dataset = load_segmentation(data, root, download=download)
-    started = time.perf_counter()
-    model, log = train_segmenter(
-        dataset,
-        chosen,
-        run,
-        arch=arch or DEFAULT_ARCH,
-        without=list(without),
-        weights=weights,
-        enlarge=enlarge,
-        limit=limit,
-        resume=out.with_name(f"{out.name}.resume"),
-        resume_seconds=save_every,
-    )
-    seconds = time.perf_counter() - started
-    described = describe_segmenter(model, dataset, run, limit=limit)
-    pour.save(model, out, overwrite=overwrite)
-    facts = {
-        "data": data,
-        "without": list(without),
-        "seed": run.seed,
-        "recipe": dataclasses.asdict(chosen),
-        "enlarge": enlarge,
-        "weights": None if weights is None else str(weights),
-        **described,
-        "seconds": seconds,
-        "training": log.to_dict(),
-        **circumstances(run.torch_device, run.precision),
-    }
-    write_text(out.with_suffix(".json"), json.dumps(facts, indent=1))
-    splits = described["segmentation"]
-    table = Table("class", *splits, title=Text(f"{out.name}: IoU on {data}, recipe {chosen.name}, seed {run.seed}"))
-    for name in dataset.classes:
-        values = [splits[split]["iou"][name] for split in splits]
-        table.add_row(Text(name), *("" if value is None else f"{value:.2%}" for value in values))
-    table.add_section()
-    table.add_row("mean", *(f"{splits[split]['mean_iou']:.2%}" for split in splits))
-    table.add_row("pixel accuracy", *(f"{splits[split]['accuracy']:.2%}" for split in splits))
-    show(table, quiet=quiet)
-    typer.echo(out)
+__all__ = ["audit_scenes", "bench_scenes", "request_scenes", "table_scenes"]
 
 
 def request_scenes(

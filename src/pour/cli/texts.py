@@ -65,27 +65,6 @@ def forget_by_text(model: nn.Module, concepts: list[str], text: Path | None, par
     return forget_concepts(model, concepts, encode=open_text(text), part=part or "specific")
 
 
-def _names(file: Path | None) -> dict[str, str]:
-    """What classes are called: lines of a class (a folder's name), white space, and its name."""
-    if file is None:
-        return {}
-    if not file.is_file():
-        raise UsageError(f"There is no file of class names {file}; check the path.")
-    names: dict[str, str] = {}
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is no text in UTF-8 ({error}); save the class names in that encoding.") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        parts = line.split(maxsplit=1)
-        if len(parts) < 2:
-            raise UsageError(f"Line {number} of {file} has no name after {parts[0]!r}; write CLASS NAME on each line.")
-        names[parts[0]] = parts[1].strip()
-    return names
-
-
 def texts(
     out: Out,
     data: Annotated[
@@ -131,6 +110,7 @@ def bench_zero_shot(
     from pour.bench.zeroshot import run_zero_shot
     from pour.bench.zeroshot_table import save_bars, zero_shot_table
     from pour.training import get_recipe
+    from pour.training.tasks.match import read_names
 
     outcome = run_zero_shot(
         folder,
@@ -138,7 +118,7 @@ def bench_zero_shot(
         data=data or "cifar100",
         transfer="cifar10" if data in (None, "cifar100") else None,
         text=text,
-        names=_names(names),
+        names={} if names is None else read_names(names),
         root=root,
         rows=rows,
         seeds=seeds or (0,),

@@ -1,4 +1,4 @@
-"""The one loop that training, retraining and every iterative method use."""
+"""Train networks: tasks, recipes, and the loop that every iterative method uses."""
 
 from pour.training.frozen_backbone import FrozenBackbone
 from pour.training.loop import BatchNormMode, TrainingLog, classification_loss, fit
@@ -6,6 +6,7 @@ from pour.training.recipes import RECIPES, Recipe, get_recipe
 from pour.training.resume import ResumeFile
 from pour.training.run import Precision, Run, resolve_device
 from pour.training.tasks.classify import describe_classifier, train_classifier
+from pour.training.tasks.task import Task, find_task, get_task, list_tasks, register_task
 
 __all__ = [
     "RECIPES",
@@ -15,11 +16,16 @@ __all__ = [
     "Recipe",
     "ResumeFile",
     "Run",
+    "Task",
     "TrainingLog",
     "classification_loss",
     "describe_classifier",
+    "find_task",
     "fit",
     "get_recipe",
+    "get_task",
+    "list_tasks",
+    "register_task",
     "resolve_device",
     "train_classifier",
 ]

@@ -13,14 +13,7 @@ from pour.errors import UsageError
 from pour.metrics.segmentation import pixel_confusion
 from pour.models import find_head
 from pour.training import Recipe, Run
-from pour.training.tasks.segment import (
-    class_weights,
-    describe_segmenter,
-    evaluate_segmenter,
-    pixel_loss,
-    scene_batches,
-    train_segmenter,
-)
+from pour.training.tasks.segment import Segment, class_weights, evaluate_segmenter, pixel_loss, scene_batches
 
 torchvision_works()
 smp = pytest.importorskip("segmentation_models_pytorch")
@@ -41,25 +34,25 @@ def run(**options) -> Run:
 
 @pytest.fixture(scope="module")
 def trained(data):
-    return train_segmenter(data, RECIPE, run(), arch=ARCH)
+    return Segment().train(data, RECIPE, run(), arch=ARCH)
 
 
 def test_training_learns_and_knows_its_classes(data, trained) -> None:
     model, log = trained
     assert np.mean(log.losses[-4:]) < 0.6 * np.mean(log.losses[:4])
-    described = describe_segmenter(model, data, run())["segmentation"]
+    described = Segment().describe(model, data, run())["segmentation"]
     assert described["train"]["accuracy"] > 0.7
     assert set(described["test"]["iou"]) == set(data.classes)
     assert pour.models.history.class_names(model) == data.classes
 
 
 def test_the_same_seed_gives_the_same_network(data, trained) -> None:
-    again, _ = train_segmenter(data, RECIPE, run(), arch=ARCH)
+    again, _ = Segment().train(data, RECIPE, run(), arch=ARCH)
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), trained[0].parameters(), strict=True))
 
 
 def test_a_class_that_is_left_out_is_not_learnt(data) -> None:
-    model, _ = train_segmenter(data, RECIPE, run(), arch=ARCH, without=["car"])
+    model, _ = Segment().train(data, RECIPE, run(), arch=ARCH, without=["car"])
     assert find_head(model).num_classes == 4
     confusion = evaluate_segmenter(model, scene_batches(Scenes.of(data.splits["test"]), run()), run())
     assert int(confusion[:, CAR].sum()) <= 0.02 * int(confusion.sum())
@@ -67,8 +60,8 @@ def test_a_class_that_is_left_out_is_not_learnt(data) -> None:
 
 def test_bf16_trains_too(data) -> None:
     recipe = RECIPE.change(epochs=2)
-    model, log = train_segmenter(data, recipe, run(precision="bf16"), arch=ARCH, enlarge=2)
-    _, plain = train_segmenter(data, recipe, run(), arch=ARCH, enlarge=2)
+    model, log = Segment(enlarge=2).train(data, recipe, run(precision="bf16"), arch=ARCH)
+    _, plain = Segment(enlarge=2).train(data, recipe, run(), arch=ARCH)
     assert log.losses[0] != plain.losses[0]
     assert log.losses[0] == pytest.approx(plain.losses[0], rel=0.05)
     assert np.isfinite(log.losses).all()
@@ -86,9 +79,9 @@ def test_a_killed_run_goes_on(data, tmp_path) -> None:
     recipe = RECIPE.change(epochs=4)
     file = tmp_path / "x.resume"
     with pytest.raises(StoppedError):
-        train_segmenter(data, recipe, run(on_step=stop), arch=ARCH, resume=file, resume_seconds=0.0)
-    resumed, _ = train_segmenter(data, recipe, run(), arch=ARCH, resume=file, resume_seconds=0.0)
-    whole, _ = train_segmenter(data, recipe, run(), arch=ARCH)
+        Segment().train(data, recipe, run(on_step=stop), arch=ARCH, resume=file, resume_seconds=0.0)
+    resumed, _ = Segment().train(data, recipe, run(), arch=ARCH, resume=file, resume_seconds=0.0)
+    whole, _ = Segment().train(data, recipe, run(), arch=ARCH)
     assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), whole.parameters(), strict=True))
     assert not file.exists()
 
@@ -128,7 +121,7 @@ def test_evaluation_is_the_confusion_of_the_answers(data, trained) -> None:
 
 def test_classifiers_are_refused(data) -> None:
     with pytest.raises(UsageError, match="no segmentation network"):
-        train_segmenter(data, RECIPE, run(), arch="resnet18")
+        Segment().train(data, RECIPE, run(), arch="resnet18")
 
 
 @pytest.mark.data
@@ -137,9 +130,9 @@ def test_classifiers_are_refused(data) -> None:
 def test_a_short_training_on_camvid_segments_the_road() -> None:
     camvid = load_segmentation("camvid", os.environ["POUR_DATA"])
     recipe = Recipe(epochs=4, batch_size=4, optimizer="adamw", lr=2e-3)
-    model, _ = train_segmenter(camvid, recipe, run(), arch=ARCH, limit=40)
-    described = describe_segmenter(model, camvid, run(), limit=20)["segmentation"]
+    model, _ = Segment(limit=40).train(camvid, recipe, run(), arch=ARCH)
+    described = Segment(limit=20).describe(model, camvid, run())["segmentation"]
     assert described["test"]["iou"]["Road"] > 0.3
     forgotten = pour.forget(model, classes=["Road"])
-    after = describe_segmenter(forgotten, camvid, run(), limit=20)["segmentation"]
+    after = Segment(limit=20).describe(forgotten, camvid, run())["segmentation"]
     assert after["test"]["iou"]["Road"] == 0

@@ -1,1 +1,1 @@
-"""What is trained: classification, segmentation, matching of images and texts."""
+"""Tasks: classify images, segment scenes, match images with texts."""

@@ -1,51 +1,194 @@
-"""Training and retraining a classifier on a named dataset, and describing what came out."""
+"""Train a classifier of images and describe it: one class per image."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 
-from pour.data.augment import Augment
-from pour.data.loader import DeviceLoader, EpochLoader
+from pour.data.classes import resolve_classes
+from pour.data.dataset import ImageDataset, ImageSplit
+from pour.data.digest import split_digest
+from pour.data.registry import is_segmentation, load_dataset
 from pour.data.splits import Splits
+from pour.errors import UsageError
 from pour.geometry.collapse import neural_collapse
-from pour.models.card import set_class_names
 from pour.models.head import find_head
 from pour.models.networks.pretrained import read_weights
 from pour.models.networks.registry import build_model
 from pour.models.state import digest
 from pour.models.tap import extract_features
-from pour.training.guard import check_sound
-from pour.training.loop import TrainingLog, fit
-from pour.training.resume import ResumeFile
+from pour.training.frozen_backbone import FrozenBackbone, HeadShape
+from pour.training.loop import classification_loss
+from pour.training.tasks.task import Rows, Task, register_task
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
-    from torch import nn
+    from torch import Tensor, nn
 
     from pour.data.classes import ClassRequest
-    from pour.data.dataset import ImageDataset, ImageSplit
+    from pour.data.loader import EpochLoader
     from pour.data.samples import IndexedSamples
+    from pour.training.loop import TrainingLog
     from pour.training.recipes import Recipe
     from pour.training.run import Run
 
-__all__ = [
-    "describe_classifier",
-    "evaluation_loader",
-    "resume_file",
-    "train_classifier",
-    "training_loader",
-    "training_split",
-]
+__all__ = ["Classify", "Images", "describe_classifier", "evaluation_loader", "train_classifier"]
 
-_EVALUATION_BATCH = 1000
-_FEW = 100
+# Methods that compare with unseen images get a tenth of the training images, which they then do not train on.
+_VALIDATION = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images(Task[ImageDataset, ImageSplit]):
+    """One class per image: the data and the labels of every task on images, without network and loss."""
+
+    def load(self, name: str, root: str | Path | None = None, *, download: bool = False) -> ImageDataset:
+        return load_dataset(name, root, download=download)
+
+    def digest(self, dataset: ImageDataset) -> str:
+        names = sorted(dataset.splits, key=lambda name: (name not in ("train", "test"), name == "test", name))
+        return "".join(split_digest(dataset.splits[name])[:32] for name in names)
+
+    def classes(self, dataset: ImageDataset, request: ClassRequest) -> tuple[int, ...]:
+        return resolve_classes(request, num_classes=dataset.num_classes, class_names=dataset.classes)
+
+    def belongs(self, labels: Tensor, classes: Collection[int]) -> Tensor:
+        return torch.isin(labels, torch.tensor(list(classes), dtype=labels.dtype, device=labels.device))
+
+    def rows(self, features: Tensor, labels: Tensor) -> Rows:
+        return Rows(features, labels, torch.arange(len(labels), device=labels.device))
+
+    def confusion(self, scores: Tensor, labels: Tensor) -> Tensor:
+        n, classes = scores.shape
+        counts = torch.zeros(n, classes, classes, dtype=torch.int64, device=scores.device)
+        counts[torch.arange(n, device=scores.device), labels, scores.argmax(dim=1)] = 1
+        return counts
+
+    def request_data(
+        self, arch: str, dataset: ImageDataset, classes: tuple[int, ...], *, validation: int | None = None
+    ) -> dict[str, Any]:
+        splits = Splits.of(dataset, list(classes))
+        if validation is not None and splits.validation is None:
+            splits = splits.holdout(_VALIDATION, validation)
+        return {
+            "forget": splits.forget_train,
+            "retain": splits.retain_train,
+            "validation": None if splits.validation is None else splits.validation.retain,
+            "mirrors": splits.mirrors,
+            "class_names": splits.classes,
+            "build": partial(self.build, arch, dataset),
+        }
+
+    def describe(
+        self, model: nn.Module, dataset: ImageDataset, run: Run, *, without: ClassRequest = ()
+    ) -> dict[str, Any]:
+        return describe_classifier(model, dataset, run, without=without)
+
+    def summary(self, described: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        return ("split", "accuracy"), [(name, f"{value:.2%}") for name, value in described["accuracy"].items()]
+
+
+@register_task
+@dataclass(frozen=True, kw_only=True)
+class Classify(Images):
+    """Train a classifier: one class per image."""
+
+    name: ClassVar[str] = "classify"
+    metrics: ClassVar[tuple[str, ...]] = ("acc_r", "acc_f", "aus", "rmia_tpr", "rus_o", "rus_r", "probe_linear")
+
+    weights: str | None = None
+    """Weights that training starts from: a file, or a name of :data:`pour.models.PRETRAINED`."""
+    freeze_backbone: bool = False
+    """Train only the head. Methods still train the whole network."""
+    image_size: int | None = None
+    """Size to which a network of another library resizes images."""
+    head: HeadShape = "free"
+    """Shape of the head on a frozen backbone."""
+
+    def __post_init__(self) -> None:
+        if self.freeze_backbone and self.weights is None:
+            raise UsageError("freeze_backbone trains the head alone; pass the backbone's weights with weights.")
+        if self.head != "free" and not self.freeze_backbone:
+            raise UsageError(f"head={self.head!r} has no use without freeze_backbone; set both or leave it out.")
+
+    @classmethod
+    def accepts(cls, data: str, arch: str | None) -> bool:
+        return not is_segmentation(data)
+
+    def defaults(self, data: str) -> tuple[str, str]:
+        if data == "digits":
+            return "resnet-digits", "digits"
+        return "resnet18", "head" if self.freeze_backbone else "fast"
+
+    def identity(self) -> dict[str, Any]:
+        found: dict[str, Any] = {} if self.image_size is None else {"image_size": self.image_size}
+        if self.weights is not None:
+            # The digest, because another machine may keep the file under another name.
+            found |= {"weights": digest(read_weights(self.weights)), "freeze_backbone": self.freeze_backbone}
+        if self.freeze_backbone:
+            found["head"] = self.head
+        return found
+
+    def build(self, arch: str, dataset: ImageDataset) -> nn.Module:
+        if self.freeze_backbone:
+            return self._backbone(arch, dataset).build()
+        height, _, channels = dataset.image_shape
+        return build_model(
+            arch,
+            dataset.num_classes,
+            in_channels=channels,
+            image_size=height,
+            resize=self.image_size,
+            weights=self.weights,
+        )
+
+    def loss(self, samples: ImageSplit, run: Run) -> Callable[..., Tensor]:
+        return classification_loss
+
+    def train(
+        self,
+        dataset: ImageDataset,
+        recipe: Recipe,
+        run: Run,
+        *,
+        arch: str,
+        without: ClassRequest = (),
+        resume: Path | None = None,
+        resume_seconds: float = 20.0,
+    ) -> tuple[nn.Module, TrainingLog]:
+        if self.freeze_backbone:
+            return self._backbone(arch, dataset).train_head(recipe, run, without=without)
+        return super().train(
+            dataset, recipe, run, arch=arch, without=without, resume=resume, resume_seconds=resume_seconds
+        )
+
+    def save(self, model: nn.Module, path: Path, dataset: ImageDataset, arch: str) -> None:
+        if self.freeze_backbone:
+            # The rest of the network is the same for all models, and in the file of weights.
+            self._backbone(arch, dataset).save_head(model, path)
+        else:
+            super().save(model, path, dataset, arch)
+
+    def load_model(self, path: Path, dataset: ImageDataset, arch: str) -> nn.Module:
+        if self.freeze_backbone:
+            return self._backbone(arch, dataset).load_head(path)
+        return super().load_model(path, dataset, arch)
+
+    def _backbone(self, arch: str, dataset: ImageDataset) -> FrozenBackbone:
+        """Return the network whose head is trained; heads of the same dataset share its features."""
+        return _backbone(dataset, arch, str(self.weights), self.image_size, self.head)
+
+
+@lru_cache(maxsize=2)
+def _backbone(
+    dataset: ImageDataset, arch: str, weights: str, image_size: int | None, head: HeadShape
+) -> FrozenBackbone:
+    return FrozenBackbone(dataset, arch, weights, image_size, head)
 
 
 def train_classifier(
@@ -60,81 +203,34 @@ def train_classifier(
     resume: Path | None = None,
     resume_seconds: float = 20.0,
 ) -> tuple[nn.Module, TrainingLog]:
-    """Train ``arch`` on a dataset from scratch (or from ``weights``); with ``without``, the retrained reference.
-
-    The head keeps a score for every class of the dataset, the left-out ones included.
+    """Train ``arch`` on a dataset from scratch or from ``weights``; see :meth:`Task.train` for the other arguments.
 
     Args:
-        dataset: what to train on.
-        recipe: how.
-        run: seed, device, precision, progress.
-        arch: a name from :func:`pour.list_models`.
-        without: classes whose images are left out, by name or index.
-        weights: a file to start from, or a name of :data:`pour.models.PRETRAINED`.
-        image_size: the size that images are brought to inside a network of another library.
-        resume: where to keep the state of an unfinished run; the same call goes on from there.
-        resume_seconds: how often, at most, that state is written.
+        dataset: Training images.
+        recipe: Optimiser, schedule and length of the training.
+        run: Seed, device, precision and progress bar.
+        arch: A name from :func:`pour.list_models`.
+        without: Classes whose images are left out, by name or index.
+        weights: A file of weights to start from, or a name of :data:`pour.models.PRETRAINED`.
+        image_size: Size to which a network of another library resizes images.
+        resume: File that keeps the state of an unfinished training. The same call resumes it.
+        resume_seconds: Shortest time between two writes of that file.
     """
-    split = training_split(dataset, without)
-    height, _, channels = dataset.image_shape
-    with run.seeded():
-        model = build_model(
-            arch, dataset.num_classes, in_channels=channels, image_size=height, resize=image_size, weights=weights
-        )
-    set_class_names(model, dataset.classes)
-    file = None
-    if resume is not None:
-        start: dict[str, object] = {"weights": None if weights is None else digest(read_weights(weights))}
-        if image_size is not None:
-            start["image_size"] = image_size
-        file = resume_file(resume, resume_seconds, split, recipe, run, arch=arch, **start)
-    words = f"training {arch} on {dataset.name}"
-    log = fit(model, training_loader(dataset, split, recipe, run), recipe, run, resume=file, description=words)
-    few = split.take(np.arange(min(_FEW, len(split))))
-    check_sound(model, next(iter(evaluation_loader(few, run)))[0])
-    return model, log
-
-
-def training_loader(dataset: ImageDataset, split: ImageSplit, recipe: Recipe, run: Run) -> DeviceLoader:
-    """Shuffled batches of a split, augmented where the recipe says so."""
-    augment = Augment.for_images(dataset.image_shape[0], flip=dataset.info.mirrors) if recipe.augment else None
-    return DeviceLoader(
-        split.images,
-        split.labels,
-        batch_size=recipe.batch_size,
-        device=run.torch_device,
-        seed=run.seed,
-        shuffle=True,
-        augment=augment,
-        drop_last=True,
-    )
-
-
-def resume_file(
-    path: Path, seconds: float, split: ImageSplit, recipe: Recipe, run: Run, **identity: object
-) -> ResumeFile:
-    """The file of an unfinished run, which only a run of the same data, recipe, seed and ``identity`` takes up."""
-    whole = {
-        **identity,
-        "data": _images_digest(split),
-        "recipe": asdict(recipe),
-        "seed": run.seed,
-        "precision": run.precision,
-    }
-    return ResumeFile(path=path, fingerprint=json.dumps(whole, sort_keys=True), seconds=seconds)
+    task = Classify(weights=None if weights is None else str(weights), image_size=image_size)
+    return task.train(dataset, recipe, run, arch=arch, without=without, resume=resume, resume_seconds=resume_seconds)
 
 
 def evaluation_loader(split: IndexedSamples, run: Run) -> EpochLoader:
-    """The images of a split in their order, un-augmented."""
-    return split.batches(_EVALUATION_BATCH, run.torch_device)
+    """Return batches of the images of a split in their order, without augmentation."""
+    return split.batches(Classify.batch_size(run), run.torch_device)
 
 
 def describe_classifier(
     model: nn.Module, dataset: ImageDataset, run: Run, *, without: ClassRequest = ()
 ) -> dict[str, Any]:
-    """Accuracies on every split and Neural Collapse on the training images, ready for JSON.
+    """Return the accuracy on every split and Neural Collapse on the training images, ready for JSON.
 
-    Images of classes that were left out of training count under ``forgotten`` and are absent from the rest.
+    Images of the classes in ``without`` count as ``forgotten`` and for nothing else.
     """
     forgotten = _resolve(dataset, without)
     accuracy: dict[str, float] = {}
@@ -157,16 +253,3 @@ def describe_classifier(
 
 def _resolve(dataset: ImageDataset, without: ClassRequest) -> tuple[int, ...]:
     return Splits.of(dataset, without).forgotten if without not in ((), []) else ()
-
-
-def training_split(dataset: ImageDataset, without: ClassRequest) -> ImageSplit:
-    """The training images, without those of the classes that are left out."""
-    split = dataset.splits["train"]
-    return split.without(_resolve(dataset, without)) if without not in ((), []) else split
-
-
-def _images_digest(split: ImageSplit) -> str:
-    """What identifies the images and labels of a split."""
-    total = hashlib.blake2b(split.images.tobytes(), digest_size=16)
-    total.update(split.labels.tobytes())
-    return total.hexdigest()

@@ -1,115 +1,188 @@
-"""Training an image encoder against a frozen text encoder, and making a zero-shot classifier of it."""
+"""Train an image encoder to match the texts of its classes, and make a zero-shot classifier of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch.nn.functional as F
+from safetensors.torch import save_file
 
+from pour._io import atomic_path
+from pour.data.dataset import ImageDataset
+from pour.data.registry import load_dataset
 from pour.errors import UsageError
 from pour.models.card import Architecture
-from pour.models.clip.texts import CAPTIONS, PROMPTS, prompt_embeddings
-from pour.models.clip.zero_shot import ZeroShotClassifier
+from pour.models.clip.load_pretrained import load_dual
+from pour.models.clip.texts import CAPTIONS, PROMPTS, TextTable, minilm_encoder, prompt_embeddings
+from pour.models.clip.zero_shot import ZeroShotClassifier, zero_shot_classifier
 from pour.models.networks.registry import rebuild
 from pour.models.output import scores_of
 from pour.models.state import tensor_digest
 from pour.models.tap import to_unit
-from pour.training.loop import TrainingLog, fit
-from pour.training.tasks.classify import resume_file, training_loader, training_split
+from pour.training.loop import TrainingLog
+from pour.training.tasks.classify import Images
+from pour.training.tasks.task import register_task
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor, nn
 
     from pour.data.classes import ClassRequest
-    from pour.data.dataset import ImageDataset
+    from pour.data.dataset import ImageSplit
     from pour.models.clip.texts import TextEncoder
     from pour.training.recipes import Recipe
     from pour.training.run import Run
 
-__all__ = ["is_zero_shot", "train_zero_shot"]
+__all__ = ["REQUEST_PROMPTS", "Match", "read_names"]
+
+REQUEST_PROMPTS = ("a photo of a {}.",)
+"""Templates for pretrained encoders, and for the texts of a request to forget."""
 
 
-def is_zero_shot(arch: str | None) -> bool:
-    """Whether an architecture is an image encoder for text embeddings.
+@register_task
+@dataclass(frozen=True, kw_only=True)
+class Match(Images):
+    """Match images with the texts of their classes.
 
-    Example:
-        >>> is_zero_shot("clip-resnet18"), is_zero_shot("resnet18")
-        (True, False)
+    The loss is CLIP's with the classes of the dataset in place of the batch: cross-entropy of the scaled cosines
+    between an image and one caption per class, averaged over the templates of captions, with a learned scale. The text
+    encoder is frozen, so that its embeddings are computed once. The finished classifier uses other templates.
     """
-    return arch is not None and arch.startswith("clip-")
 
+    name: ClassVar[str] = "match"
+    metrics: ClassVar[tuple[str, ...]] = ("acc_r", "acc_f", "rus_o")
 
-def train_zero_shot(
-    dataset: ImageDataset,
-    encode: TextEncoder,
-    recipe: Recipe,
-    run: Run,
-    *,
-    arch: str = "clip-resnet18",
-    captions: Sequence[str] = CAPTIONS,
-    prompts: Sequence[str] = PROMPTS,
-    without: ClassRequest = (),
-    resume: Path | None = None,
-    resume_seconds: float = 20.0,
-) -> tuple[ZeroShotClassifier, TrainingLog]:
-    """Train an image encoder so that an image lies near the captions of its class; then score it on other prompts.
+    text: str | None = None
+    """File of text embeddings, by default the sentence encoder. A pretrained network has its own text encoder."""
+    names: str | None = None
+    """File with a line CLASS NAME for each class whose name in texts is another one."""
+    transfer: str | None = None
+    """Another dataset, whose classes are scored with their own texts before and after forgetting."""
 
-    The loss is CLIP's with the dataset's classes in place of the batch: cross-entropy of the scaled cosines between an
-    image and one caption per class, averaged over the captions' templates, with a learned scale. The text encoder is
-    frozen, so its embeddings are computed once.
+    @classmethod
+    def accepts(cls, data: str, arch: str | None) -> bool:
+        return arch is not None and _is_trained(arch)
 
-    Args:
-        dataset: what to train on; its class names, underscores as spaces, go into the captions.
-        encode: the text encoder.
-        recipe: how.
-        run: seed, device, precision, progress.
-        arch: a name of :func:`pour.list_models` that starts with ``clip-``.
-        captions: templates of the training captions.
-        prompts: templates of the texts that the finished classifier scores against.
-        without: classes whose images are left out, by name or index.
-        resume: where to keep the state of an unfinished run; the same call goes on from there.
-        resume_seconds: how often, at most, that state is written.
-    """
-    if not is_zero_shot(arch):
-        raise UsageError(f"{arch} is no encoder for text embeddings; take one that starts with clip-.")
-    split = training_split(dataset, without)
-    height, _, channels = dataset.image_shape
-    text = prompt_embeddings(encode, dataset.classes, captions, average=False)
-    with run.seeded():
-        model = rebuild(
-            Architecture(
-                arch,
-                {
-                    "num_classes": dataset.num_classes,
-                    "in_channels": channels,
-                    "image_size": height,
-                    "text_width": text.shape[2],
-                },
-            )
+    def defaults(self, data: str) -> tuple[str, str]:
+        return ("clip-resnet-digits", "digits") if data == "digits" else ("clip-resnet18", "fast")
+
+    def load(self, name: str, root: str | Path | None = None, *, download: bool = False) -> ImageDataset:
+        """Open a dataset, with the names of classes that texts use."""
+        dataset = load_dataset(name, root, download=download)
+        names = {} if self.names is None else read_names(Path(self.names))
+        missing = [name for name in names if name not in dataset.classes]
+        if missing:
+            raise UsageError(f"{self.names} names the class {missing[0]!r}, which {dataset.name} does not have.")
+        classes = tuple(names.get(name, name) for name in dataset.classes)
+        return ImageDataset(name=dataset.name, classes=classes, splits=dataset.splits, info=dataset.info)
+
+    def request_data(
+        self, arch: str, dataset: ImageDataset, classes: tuple[int, ...], *, validation: int | None = None
+    ) -> dict[str, Any]:
+        data = super().request_data(arch, dataset, classes, validation=validation)
+        return {**data, "encode": self.text_encoder(arch)}
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "text": "sentence encoder" if self.text is None else tensor_digest(_table(self.text).embeddings),
+            "transfer": self.transfer,
+        }
+
+    def text_encoder(self, arch: str) -> TextEncoder:
+        """Return the text encoder that belongs to the network ``arch``."""
+        if not _is_trained(arch):
+            return _pretrained(arch)[1]
+        return minilm_encoder() if self.text is None else _table(self.text)
+
+    def build(self, arch: str, dataset: ImageDataset) -> ZeroShotClassifier:
+        """Return a pretrained classifier, or a new encoder with the captions that it trains on as texts."""
+        encode = self.text_encoder(arch)
+        if not _is_trained(arch):
+            text = prompt_embeddings(encode, dataset.classes, REQUEST_PROMPTS)
+            return zero_shot_classifier(_pretrained(arch)[0], text, class_names=dataset.classes)
+        height, _, channels = dataset.image_shape
+        text = prompt_embeddings(encode, dataset.classes, CAPTIONS, average=False)
+        sizes = {"num_classes": dataset.num_classes, "in_channels": channels, "image_size": height}
+        model = rebuild(Architecture(arch, {**sizes, "text_width": text.shape[2]}))
+        if not isinstance(model, ZeroShotClassifier):
+            raise UsageError(f"{arch} is no encoder for text embeddings; take one that starts with clip-.")
+        model.set_text(text.flatten(0, 1))
+        return model
+
+    def loss(self, samples: ImageSplit, run: Run) -> Callable[..., Tensor]:
+        return _caption_loss
+
+    def train(
+        self,
+        dataset: ImageDataset,
+        recipe: Recipe,
+        run: Run,
+        *,
+        arch: str,
+        without: ClassRequest = (),
+        resume: Path | None = None,
+        resume_seconds: float = 20.0,
+    ) -> tuple[nn.Module, TrainingLog]:
+        """Train an encoder and score it with other prompts; a pretrained one is returned as it is."""
+        if not _is_trained(arch):
+            return self.build(arch, dataset), TrainingLog()
+        model, log = super().train(
+            dataset, recipe, run, arch=arch, without=without, resume=resume, resume_seconds=resume_seconds
         )
-    if not isinstance(model, ZeroShotClassifier):
-        raise UsageError(f"{arch} is no encoder for text embeddings; take one that starts with clip-.")
-    model.set_text(text.flatten(0, 1))
-    file = None
-    if resume is not None:
-        file = resume_file(resume, resume_seconds, split, recipe, run, arch=arch, text=tensor_digest(text))
+        text = prompt_embeddings(self.text_encoder(arch), dataset.classes, PROMPTS)
+        model.set_text(text, class_names=dataset.classes)  # type: ignore[operator]
+        return model.eval(), log
 
-    def caption_loss(network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-        scores = scores_of(network(to_unit(images))).view(len(labels), len(captions), -1)
-        wanted = labels.unsqueeze(1).expand(-1, len(captions))
-        return F.cross_entropy(scores.flatten(0, 1), wanted.reshape(-1))
+    def save(self, model: nn.Module, path: Path, dataset: ImageDataset, arch: str) -> None:
+        if _is_trained(arch):
+            super().save(model, path, dataset, arch)
+            return
+        # The encoder is in its own files.
+        with atomic_path(path) as temporary:
+            save_file({"text": model.text.cpu().contiguous()}, temporary)  # type: ignore[operator]
 
-    log = fit(
-        model,
-        training_loader(dataset, split, recipe, run),
-        recipe,
-        run,
-        objective=caption_loss,
-        resume=file,
-        description=f"training {arch} on {dataset.name}",
-    )
-    model.set_text(prompt_embeddings(encode, dataset.classes, prompts), class_names=dataset.classes)
-    return model.eval(), log
+    def load_model(self, path: Path, dataset: ImageDataset, arch: str) -> nn.Module:
+        return super().load_model(path, dataset, arch) if _is_trained(arch) else self.build(arch, dataset)
+
+
+def _is_trained(arch: str) -> bool:
+    """Return whether the image encoder ``arch`` is trained here; the others are pretrained."""
+    return arch.startswith("clip-")
+
+
+@lru_cache(maxsize=1)
+def _pretrained(arch: str) -> tuple[nn.Module, TextEncoder]:
+    return load_dual(arch)
+
+
+def _table(path: str) -> TextTable:
+    return TextTable.load(path)
+
+
+def _caption_loss(network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    scores = scores_of(network(to_unit(images))).view(len(labels), len(CAPTIONS), -1)
+    wanted = labels.unsqueeze(1).expand(-1, len(CAPTIONS))
+    return F.cross_entropy(scores.flatten(0, 1), wanted.reshape(-1))
+
+
+def read_names(file: Path) -> Mapping[str, str]:
+    """Return the names of classes in a file with lines of a class, white space and its name."""
+    if not file.is_file():
+        raise UsageError(f"There is no file of class names {file}; check the path.")
+    names: dict[str, str] = {}
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is no text in UTF-8 ({error}); save the class names in that encoding.") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        parts = line.split(maxsplit=1)
+        if len(parts) < 2:
+            raise UsageError(f"Line {number} of {file} has no name after {parts[0]!r}; write CLASS NAME on each line.")
+        names[parts[0]] = parts[1].strip()
+    return names

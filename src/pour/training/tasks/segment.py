@@ -1,22 +1,23 @@
-"""Training and retraining a segmentation network on a named dataset, and describing what came out."""
+"""Train a segmentation network and describe it: one class per pixel."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pour.data.scene_loader import NO_LABEL, SceneAugment, SceneLoader
-from pour.data.scenes import Scenes
+from pour.data.formats.scenes import SegmentationDataset, SegmentationSplit
+from pour.data.registry import is_segmentation, load_segmentation
+from pour.data.scene_loader import NO_LABEL
+from pour.data.scenes import IGNORED, Scenes
 from pour.errors import UsageError
 from pour.metrics.segmentation import pixel_confusion, segmentation_scores
-from pour.models.card import set_class_names
 from pour.models.head import find_head
 from pour.models.modes import evaluating
 from pour.models.networks.pretrained import read_weights
@@ -25,100 +26,152 @@ from pour.models.output import scores_of
 from pour.models.state import digest
 from pour.models.tap import to_unit
 from pour.models.unwrap import unwrap
-from pour.training.loop import TrainingLog, fit
-from pour.training.resume import ResumeFile
+from pour.training.tasks.task import Rows, Task, register_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
     from torch import nn
 
     from pour.data.classes import ClassRequest
-    from pour.data.formats.scenes import SegmentationDataset
-    from pour.training.recipes import Recipe
+    from pour.data.loader import EpochLoader
     from pour.training.run import Run
 
-__all__ = ["describe_segmenter", "evaluate_segmenter", "pixel_loss", "scene_batches", "train_segmenter"]
+__all__ = ["Segment", "class_weights", "evaluate_segmenter", "pixel_loss", "scene_batches"]
 
-# Scores at full size are what fills memory: eleven of them to a pixel.
+# Scores at full size fill the memory: one per class and pixel.
 _GPU_BATCH = 32
 _CPU_BATCH = 8
-# The root tempers the inverse frequency: in full, a bicyclist's pixel would count a hundred times a road's.
+# The root reduces the weights of rare classes. With the full inverse frequency, a pixel of a bicyclist would count a
+# hundred times as much as a pixel of a road.
 _BALANCE = 0.5
 
 
-def train_segmenter(
-    dataset: SegmentationDataset,
-    recipe: Recipe,
-    run: Run,
-    *,
-    arch: str,
-    without: ClassRequest = (),
-    weights: str | Path | None = None,
-    enlarge: int = 1,
-    limit: int | None = None,
-    resume: Path | None = None,
-    resume_seconds: float = 20.0,
-) -> tuple[nn.Module, TrainingLog]:
-    """Train ``arch`` on a segmentation dataset; with ``without``, those classes' pixels count for nothing.
+@register_task
+@dataclass(frozen=True, kw_only=True)
+class Segment(Task[SegmentationDataset, Scenes]):
+    """One class per pixel."""
 
-    The loss is the cross-entropy over pixels, void left out, each class weighted with the root of its inverse
-    frequency. The head keeps a score for every class of the dataset.
+    name: ClassVar[str] = "segment"
+    metrics: ClassVar[tuple[str, ...]] = ("iou_r", "iou_r_rest", "iou_f", "cka_f_o", "cka_r_o", "rus_o", "raw.rus_o")
 
-    Args:
-        dataset: what to train on.
-        recipe: how.
-        run: seed, device, precision, progress.
-        arch: a segmentation network from :func:`pour.list_models`.
-        without: classes that are not learnt, by name or index: the retrained reference.
-        weights: what to start from, for the whole network or its encoder: a file, or a name of ``pour weights``.
-        enlarge: enlarge images by this factor inside the network.
-        limit: train on only so many images.
-        resume: where to keep the state of an unfinished run; the same call goes on from there.
-        resume_seconds: how often, at most, that state is written.
-    """
-    scenes = Scenes.of(dataset.splits["train"], limit=limit)
-    if without not in ((), []):
-        scenes = scenes.without(dataset.indices(without))
-    with run.seeded():
-        model = build_model(
-            arch, dataset.num_classes, image_size=scenes.masks.shape[1], weights=weights, enlarge=enlarge
-        )
-    if find_head(model).dim != 1:
-        raise UsageError(f"{arch} is no segmentation network; give one such as smp:deeplabv3plus:resnet101.")
-    set_class_names(model, dataset.classes)
-    loader = SceneLoader(
-        scenes,
-        batch_size=recipe.batch_size,
-        device=run.torch_device,
-        seed=run.seed,
-        shuffle=True,
-        augment=SceneAugment() if recipe.augment else None,
-        drop_last=True,
-    )
-    file = None
-    if resume is not None:
-        identity = {
-            "arch": arch,
-            "enlarge": enlarge,
-            "data": [
-                hashlib.blake2b(part.tobytes(), digest_size=16).hexdigest() for part in (scenes.images, scenes.masks)
-            ],
-            "recipe": asdict(recipe),
-            "seed": run.seed,
-            "precision": run.precision,
-            "weights": None if weights is None else digest(read_weights(weights)),
-        }
-        file = ResumeFile(path=resume, fingerprint=json.dumps(identity, sort_keys=True), seconds=resume_seconds)
-    objective = pixel_loss(class_weights(scenes).to(run.torch_device))
-    description = f"training {arch} on {dataset.name}"
-    log = fit(model, loader, recipe, run, objective=objective, resume=file, description=description)
-    return model, log
+    weights: str | None = None
+    """Weights that training starts from, for the network or its encoder: a file, or a name of ``pour weights``."""
+    enlarge: int = 1
+    """Factor by which the network enlarges images."""
+    limit: int | None = None
+    """Largest number of images that are read of a split."""
+    pixels: int = 10_000
+    """Number of pixels that an audit draws on each side for CKA and RUS."""
+
+    @classmethod
+    def accepts(cls, data: str, arch: str | None) -> bool:
+        return is_segmentation(data)
+
+    def defaults(self, data: str) -> tuple[str, str]:
+        return "smp:deeplabv3plus:tu-tf_efficientnet_lite0", "scenes"
+
+    def load(self, name: str, root: str | Path | None = None, *, download: bool = False) -> SegmentationDataset:
+        return load_segmentation(name, root, download=download)
+
+    def split(self, dataset: SegmentationDataset, name: str, limit: int | None = None) -> Scenes:
+        return _read(dataset.splits[name], self.limit if limit is None else limit)
+
+    @staticmethod
+    def batch_size(run: Run) -> int:
+        return _GPU_BATCH if run.torch_device.type == "cuda" else _CPU_BATCH
+
+    def digest(self, dataset: SegmentationDataset) -> str:
+        total = hashlib.sha256()
+        for name in ("train", "test"):
+            scenes = self.split(dataset, name)
+            total.update(scenes.images.tobytes())
+            total.update(scenes.masks.tobytes())
+        return total.hexdigest()
+
+    def classes(self, dataset: SegmentationDataset, request: ClassRequest) -> tuple[int, ...]:
+        return dataset.indices(request)
+
+    def belongs(self, labels: Tensor, classes: Collection[int]) -> Tensor:
+        return torch.isin(labels, torch.tensor(list(classes), dtype=labels.dtype, device=labels.device)).any(dim=(1, 2))
+
+    def rows(self, features: Tensor, labels: Tensor) -> Rows:
+        """Return the features at every labelled pixel, read from the cell of the feature map that contains it."""
+        samples, *places = ((labels >= 0) & (labels != IGNORED)).nonzero(as_tuple=True)
+        cells = [
+            (place + 0.5).mul(features.shape[2 + axis] / labels.shape[1 + axis]).long()
+            for axis, place in enumerate(places)
+        ]
+        return Rows(features[samples, :, cells[0], cells[1]], labels[samples, places[0], places[1]], samples)
+
+    def confusion(self, scores: Tensor, labels: Tensor) -> Tensor:
+        answers = zip(scores.argmax(dim=1), labels, strict=True)
+        return torch.stack([pixel_confusion(given, truth, scores.shape[1]) for given, truth in answers])
+
+    def request_data(
+        self, arch: str, dataset: SegmentationDataset, classes: tuple[int, ...], *, validation: int | None = None
+    ) -> dict[str, Any]:
+        # Only scenes that show a forgotten class, and in them only the labels of its pixels.
+        return {"forget": self.split(dataset, "train").containing(classes).only(classes)}
+
+    def identity(self) -> dict[str, Any]:
+        # The digest, because another machine may keep the file under another name.
+        weights = None if self.weights is None else digest(read_weights(self.weights))
+        return {"enlarge": self.enlarge, "limit": self.limit, "weights": weights}
+
+    def cell_identity(self) -> dict[str, Any]:
+        return {"enlarge": self.enlarge, "limit": self.limit, "pixels": self.pixels}
+
+    def build(self, arch: str, dataset: SegmentationDataset) -> nn.Module:
+        size = self.split(dataset, "train").masks.shape[1]
+        model = build_model(arch, dataset.num_classes, image_size=size, weights=self.weights, enlarge=self.enlarge)
+        if find_head(model).dim != 1:
+            raise UsageError(f"{arch} is no segmentation network; give one such as smp:deeplabv3plus:resnet101.")
+        return model
+
+    def loss(self, samples: Scenes, run: Run) -> Callable[..., Tensor]:
+        """Return the weighted cross-entropy over pixels: each class has the root of its inverse frequency."""
+        return pixel_loss(class_weights(samples).to(run.torch_device))
+
+    def describe(
+        self, model: nn.Module, dataset: SegmentationDataset, run: Run, *, without: ClassRequest = ()
+    ) -> dict[str, Any]:
+        """Return the mean IoU, the IoU of every class and the pixel accuracy on every split, ready for JSON."""
+        found: dict[str, Any] = {}
+        for name in dataset.splits:
+            confusion = evaluate_segmenter(model, self.batches(self.split(dataset, name), run), run)
+            # The IoU of single classes does not depend on the forgotten class.
+            iou = segmentation_scores(confusion, [0]).iou
+            known = [value for value in iou if value is not None]
+            found[name] = {
+                "mean_iou": sum(known) / len(known),
+                "iou": dict(zip(dataset.classes, iou, strict=True)),
+                "accuracy": float(confusion.diagonal().sum() / confusion.sum()),
+            }
+        return {"segmentation": found}
+
+    def summary(self, described: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        splits = described["segmentation"]
+        lines = [
+            (name, *("" if (iou := splits[split]["iou"][name]) is None else f"{iou:.2%}" for split in splits))
+            for name in next(iter(splits.values()))["iou"]
+        ]
+        lines += [
+            (title, *(f"{splits[split][key]:.2%}" for split in splits))
+            for title, key in (("mean IoU", "mean_iou"), ("pixel accuracy", "accuracy"))
+        ]
+        return ("class", *splits), lines
+
+
+@lru_cache(maxsize=3)
+def _read(split: SegmentationSplit, limit: int | None) -> Scenes:
+    """Read a split into memory; a grid reads the same splits for every cell."""
+    return Scenes.of(split, limit=limit)
 
 
 def class_weights(scenes: Scenes) -> Tensor:
-    """The weight of each class in the loss, (C,): the root of its inverse frequency, 1 on average over pixels.
+    """Return the weight of each class in the loss, (C,): the root of its inverse frequency, 1 on average over pixels.
 
     Example:
         >>> masks = np.array([[[0, 0, 0, 0], [0, 0, 0, 1]]], np.uint8)
@@ -131,7 +184,7 @@ def class_weights(scenes: Scenes) -> Tensor:
 
 
 def pixel_loss(weights: Tensor | None = None) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
-    """The objective: cross-entropy over pixels with a label, a weighted mean over them."""
+    """Return the objective: the weighted mean of the cross-entropy over pixels with a label."""
 
     def objective(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         scores = scores_of(model(to_unit(images))).float()
@@ -140,14 +193,13 @@ def pixel_loss(weights: Tensor | None = None) -> Callable[[nn.Module, Tensor, Te
     return objective
 
 
-def scene_batches(scenes: Scenes, run: Run) -> SceneLoader:
-    """The scenes in their order, as they are."""
-    size = _GPU_BATCH if run.torch_device.type == "cuda" else _CPU_BATCH
-    return SceneLoader(scenes, batch_size=size, device=run.torch_device)
+def scene_batches(scenes: Scenes, run: Run) -> EpochLoader:
+    """Return batches of the scenes in their order, without augmentation."""
+    return scenes.batches(Segment.batch_size(run), run.torch_device)
 
 
 def evaluate_segmenter(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], run: Run) -> Tensor:
-    """The confusion of ``model`` over ``batches``: pixels by true and predicted class, (C, C)."""
+    """Return the confusion of ``model`` over ``batches``: number of pixels by true and predicted class, (C, C)."""
     network = unwrap(model).to(run.torch_device)
     classes = find_head(network).num_classes
     counts = torch.zeros(classes, classes, dtype=torch.int64, device=run.torch_device)
@@ -156,21 +208,3 @@ def evaluate_segmenter(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]
             scores = scores_of(network(to_unit(images.to(run.torch_device))))
             counts += pixel_confusion(scores.argmax(dim=1), labels.to(run.torch_device), classes)
     return counts
-
-
-def describe_segmenter(
-    model: nn.Module, dataset: SegmentationDataset, run: Run, *, limit: int | None = None
-) -> dict[str, Any]:
-    """Mean IoU, IoU of every class and pixel accuracy on every split, ready for JSON."""
-    found: dict[str, Any] = {}
-    for name, split in dataset.splits.items():
-        confusion = evaluate_segmenter(model, scene_batches(Scenes.of(split, limit=limit), run), run)
-        # Which class is "forgotten" does not matter for the IoU of single classes.
-        iou = segmentation_scores(confusion, [0]).iou
-        known = [value for value in iou if value is not None]
-        found[name] = {
-            "mean_iou": sum(known) / len(known),
-            "iou": dict(zip(dataset.classes, iou, strict=True)),
-            "accuracy": float(confusion.diagonal().sum() / confusion.sum()),
-        }
-    return {"segmentation": found}

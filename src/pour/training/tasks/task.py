@@ -1,0 +1,327 @@
+"""A task: the kind of samples, labels, network and loss of an experiment. Find a task by its name."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from pour._records import decode, record
+from pour.errors import UsageError
+from pour.models.card import set_class_names
+from pour.models.checkpoint import load, save
+from pour.training.guard import check_sound
+from pour.training.loop import fit
+from pour.training.resume import ResumeFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from pour.data.classes import ClassRequest
+    from pour.data.info import DatasetInfo
+    from pour.data.loader import EpochLoader
+    from pour.data.samples import IndexedSamples
+    from pour.training.loop import TrainingLog
+    from pour.training.recipes import Recipe
+    from pour.training.run import Run
+
+__all__ = ["Dataset", "Rows", "Task", "find_task", "get_task", "list_tasks", "register_task"]
+
+# A task of this package registers when its module is imported, so that pour also runs from an unpacked source tree.
+_BUILT_IN = {"segment": "pour.training.tasks.segment", "match": "pour.training.tasks.match"}
+_BUILT_IN["classify"] = "pour.training.tasks.classify"
+# Number of samples on which a trained network is checked for scores that are not finite.
+_FEW = 100
+_TASKS: dict[str, type[Task[Any, Any]]] = {}
+
+
+class Dataset(Protocol):
+    """Named splits whose labels are indices of the same classes."""
+
+    @property
+    def name(self) -> str:
+        """Name of the dataset."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, by index."""
+
+    @property
+    def info(self) -> DatasetInfo:
+        """Facts about the dataset."""
+
+    @property
+    def splits(self) -> Mapping[str, Any]:
+        """Samples by the name of their split, with at least ``train`` and ``test``."""
+
+
+DatasetT = TypeVar("DatasetT", bound=Dataset)
+SamplesT = TypeVar("SamplesT", bound="IndexedSamples")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Feature vectors of a batch. One sample can have several, such as one per pixel."""
+
+    features: Tensor
+    """Feature vectors, (m, d)."""
+    labels: Tensor
+    """Class of each feature vector, (m,)."""
+    samples: Tensor
+    """Index in the batch of the sample that each feature vector belongs to, (m,)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC, Generic[DatasetT, SamplesT]):
+    """One kind of experiment. The fields of a subclass are its settings; each has a default.
+
+    Subclass it, decorate the subclass with :func:`register_task`, and every command accepts the task. Packages register
+    their tasks with the entry point group ``pour.tasks``.
+    """
+
+    name: ClassVar[str]
+    """Name in experiments and records."""
+    metrics: ClassVar[tuple[str, ...]]
+    """Metrics of the catalogue that tables and pages show by default."""
+
+    # Data
+
+    @classmethod
+    @abstractmethod
+    def accepts(cls, data: str, arch: str | None) -> bool:
+        """Return whether this task trains the network ``arch`` on the dataset with the name ``data``."""
+
+    @abstractmethod
+    def defaults(self, data: str) -> tuple[str, str]:
+        """Return the network and the recipe that the dataset with the name ``data`` gets by default."""
+
+    @abstractmethod
+    def load(self, name: str, root: str | Path | None = None, *, download: bool = False) -> DatasetT:
+        """Open the dataset with the name ``name`` from the data folder ``root``."""
+
+    def split(self, dataset: DatasetT, name: str, limit: int | None = None) -> SamplesT:
+        """Return the samples of a split, at most ``limit`` of them, evenly over the split."""
+        samples: SamplesT = dataset.splits[name]
+        if limit is None or limit >= len(samples):
+            return samples
+        if limit < 1:
+            raise UsageError(f"limit is {limit}; take at least 1 sample.")
+        return samples.take(np.arange(limit) * len(samples) // limit)
+
+    @staticmethod
+    def batch_size(run: Run) -> int:
+        """Return the number of samples per batch when a model is evaluated."""
+        return 1000
+
+    def batches(self, samples: SamplesT, run: Run) -> EpochLoader:
+        """Return the samples in their order as batches of inputs and labels on the device of ``run``."""
+        return samples.batches(self.batch_size(run), run.torch_device)
+
+    @abstractmethod
+    def digest(self, dataset: DatasetT) -> str:
+        """Return the SHA-256 digest of the samples that training and audit read."""
+
+    # Labels
+
+    @abstractmethod
+    def classes(self, dataset: DatasetT, request: ClassRequest) -> tuple[int, ...]:
+        """Return the indices of the classes that ``request`` names."""
+
+    @abstractmethod
+    def belongs(self, labels: Tensor, classes: Collection[int]) -> Tensor:
+        """Return whether each sample of a batch shows one of ``classes``: (n,) boolean.
+
+        Such a sample is a forget sample. Only its other pixels or tags count for the scores of retained classes.
+        """
+
+    @abstractmethod
+    def rows(self, features: Tensor, labels: Tensor) -> Rows:
+        """Return the feature vectors of a batch with their classes and samples; leave out void pixels."""
+
+    @abstractmethod
+    def confusion(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Count the answers of each sample by true class (row) and predicted class (column): (n, C, C) integers.
+
+        An image has one answer, a scene one per pixel. Intervals resample the first dimension, which counts samples.
+        """
+
+    @abstractmethod
+    def request_data(
+        self, arch: str, dataset: DatasetT, classes: tuple[int, ...], *, validation: int | None = None
+    ) -> dict[str, Any]:
+        """Return the fields of a :class:`~pour.ForgetRequest` to forget ``classes`` in the network ``arch``.
+
+        With the seed ``validation``, a tenth of the training samples of each class is held out as validation samples.
+        """
+
+    # Training
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings that decide the weights of a trained network, ready for JSON."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def cell_identity(self) -> dict[str, Any]:
+        """Return the settings that a stored result contains, ready for JSON."""
+        return self.identity()
+
+    @abstractmethod
+    def build(self, arch: str, dataset: DatasetT) -> nn.Module:
+        """Return the network ``arch`` for the classes of ``dataset``, as training starts from it."""
+
+    @abstractmethod
+    def loss(self, samples: SamplesT, run: Run) -> Callable[..., Tensor]:
+        """Return the objective of training on ``samples``: ``loss(model, inputs, labels)``."""
+
+    def train(
+        self,
+        dataset: DatasetT,
+        recipe: Recipe,
+        run: Run,
+        *,
+        arch: str,
+        without: ClassRequest = (),
+        resume: Path | None = None,
+        resume_seconds: float = 20.0,
+    ) -> tuple[nn.Module, TrainingLog]:
+        """Train the network ``arch``; with ``without``, train the retrained reference without these classes.
+
+        The head has a score for every class of the dataset, also for the classes of ``without``.
+
+        Args:
+            dataset: Training samples.
+            recipe: Optimiser, schedule and length of the training.
+            run: Seed, device, precision and progress bar.
+            arch: A name from :func:`pour.list_models`.
+            without: Classes to leave out, by name or index.
+            resume: File that keeps the state of an unfinished training. The same call resumes it.
+            resume_seconds: Shortest time between two writes of that file.
+        """
+        left_out = () if without in ((), []) else self.classes(dataset, without)
+        samples = self.split(dataset, "train")
+        if left_out:
+            samples = samples.without(left_out)
+        with run.seeded():
+            model = self.build(arch, dataset)
+        set_class_names(model, dataset.classes)
+        file = None
+        if resume is not None:
+            decisive = {
+                "arch": arch,
+                "settings": self.identity(),
+                "data": self.digest(dataset),
+                "without": left_out,
+                "recipe": asdict(recipe),
+                "seed": run.seed,
+                "precision": run.precision,
+            }
+            file = ResumeFile(path=resume, fingerprint=json.dumps(decisive, sort_keys=True), seconds=resume_seconds)
+        batches = samples.batches(
+            recipe.batch_size,
+            run.torch_device,
+            seed=run.seed,
+            shuffle=True,
+            augment=recipe.augment,
+            mirrors=dataset.info.mirrors,
+            drop_last=True,
+        )
+        log = fit(
+            model,
+            batches,
+            recipe,
+            run,
+            objective=self.loss(samples, run),
+            resume=file,
+            description=f"training {arch} on {dataset.name}",
+        )
+        few = samples.take(np.arange(min(_FEW, len(samples))))
+        check_sound(model, next(iter(self.batches(few, run)))[0])
+        return model, log
+
+    @abstractmethod
+    def describe(self, model: nn.Module, dataset: DatasetT, run: Run, *, without: ClassRequest = ()) -> dict[str, Any]:
+        """Return the scores of a trained model on every split, ready for JSON."""
+
+    @abstractmethod
+    def summary(self, described: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return what :meth:`describe` found as the head and the lines of a small table."""
+
+    def save(self, model: nn.Module, path: Path, dataset: DatasetT, arch: str) -> None:
+        """Write a trained model to ``path``."""
+        save(model.cpu(), path, overwrite=True)
+
+    def load_model(self, path: Path, dataset: DatasetT, arch: str) -> nn.Module:
+        """Return the model that :meth:`save` wrote."""
+        return load(path)
+
+
+TaskT = TypeVar("TaskT", bound=type[Task[Any, Any]])
+
+
+def register_task(task: TaskT) -> TaskT:
+    """Class decorator: register a task under its ``name``."""
+    known = _TASKS.get(task.name)
+    # Defining the same class again, as in a notebook, replaces it.
+    if known is not None and (known.__module__, known.__qualname__) != (task.__module__, task.__qualname__):
+        raise UsageError(f"There is already a task {task.name!r}, in {known.__module__}; choose another name.")
+    _TASKS[task.name] = record(task)
+    return task
+
+
+def list_tasks() -> tuple[str, ...]:
+    """Return the names of all tasks.
+
+    Example:
+        >>> sorted(list_tasks())[:3]
+        ['classify', 'match', 'segment']
+    """
+    _load_plug_ins()
+    return tuple(dict.fromkeys((*_BUILT_IN, *_TASKS)))
+
+
+def get_task(name: str, **settings: Any) -> Task[Any, Any]:
+    """Return the task ``name`` with these settings, and import only its module. Raise UsageError for an unknown name.
+
+    Example:
+        >>> get_task("segment", enlarge=2).identity()["enlarge"]
+        2
+    """
+    if name not in _TASKS and name in _BUILT_IN:
+        importlib.import_module(_BUILT_IN[name])
+    if name not in _TASKS:
+        known = list_tasks()
+        if name not in _TASKS:
+            raise UsageError(f"There is no task {name!r}; the tasks are {', '.join(known)}.")
+    known = tuple(field.name for field in fields(_TASKS[name]))
+    unknown = [setting for setting in settings if setting not in known]
+    if unknown:
+        raise UsageError(f"The task {name!r} has no setting {unknown[0]!r}; it has {', '.join(known) or 'none'}.")
+    return decode(_TASKS[name], json.dumps(settings), f"The task {name!r}") if settings else _TASKS[name]()
+
+
+def setting_names(name: str) -> tuple[str, ...]:
+    """Return the names of the settings of the task ``name``."""
+    return tuple(field.name for field in fields(type(get_task(name))))
+
+
+def find_task(data: str, arch: str | None = None) -> str:
+    """Return the name of the task that trains the network ``arch`` on the dataset ``data``.
+
+    Example:
+        >>> find_task("camvid"), find_task("digits"), find_task("digits", "clip-resnet-digits")
+        ('segment', 'classify', 'match')
+    """
+    for name in list_tasks():
+        if name != "classify" and type(get_task(name)).accepts(data, arch):
+            return name
+    return "classify"
+
+
+def _load_plug_ins() -> None:
+    """Register the tasks of other packages, once per process."""
