@@ -43,7 +43,7 @@ def test_training_learns_and_knows_its_classes(data, trained) -> None:
     described = Segment().describe(model, data, run())["segmentation"]
     assert described["train"]["accuracy"] > 0.7
     assert set(described["test"]["iou"]) == set(data.classes)
-    assert pour.models.history.class_names(model) == data.classes
+    assert pour.models.class_names(model) == data.classes
 
 
 def test_the_same_seed_gives_the_same_network(data, trained) -> None:
