@@ -8,25 +8,28 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import pour.bench.separation as separation
+import pour.bench.study as separation
+from pour._records import decode, encode
 from pour.bench import SeparationStudy, separation_study
+from pour.bench.study import rank_correlation
 from pour.errors import DivergenceError, UsageError
 from pour.models.tap import extract_features
 from pour.training import Run
 from pour.training.tasks.classify import evaluation_loader
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import nn
 
     from pour.data.dataset import ImageDataset
 
 
+RUN = Run(device="cpu", progress=False)
+
+
 @pytest.fixture(scope="module")
 def study(digits: ImageDataset, digits_original: nn.Module) -> SeparationStudy:
     methods = {"pour-p": {}, "delete": {"steps": 8, "lr": 3e-3, "batch_size": 64, "augment": False}}
-    return separation_study(digits_original, digits, methods, classes=[0, 3, 8], device="cpu", progress=False)
+    return separation_study(digits_original, digits, methods, classes=[0, 3, 8], run=RUN)
 
 
 def test_costs_and_distances(study: SeparationStudy, digits: ImageDataset, digits_original: nn.Module) -> None:
@@ -58,16 +61,18 @@ def test_the_correlation_is_spearmans(study: SeparationStudy) -> None:
     classes = tuple(
         replace(first, energy=energy, methods={"x": {"acc_r_change": change}, "y": None}) for energy, change in drawn
     )
-    many = replace(study, classes=classes)
-    assert many.correlation("x") == pytest.approx(stats.spearmanr(*zip(*drawn, strict=True)).statistic)
-    assert replace(study, classes=classes[:2]).correlation("x") is None
+    assert rank_correlation(classes, "x") == pytest.approx(stats.spearmanr(*zip(*drawn, strict=True)).statistic)
+    assert rank_correlation(classes[:2], "x") is None
+    assert rank_correlation(classes, "y") is None
+    level = [replace(entry, energy=1.0) for entry in classes]
+    assert rank_correlation(level, "x") is None
 
 
-def test_it_is_kept_as_json(study: SeparationStudy, tmp_path: Path) -> None:
-    study.save(tmp_path / "study.json")
-    stored = json.loads((tmp_path / "study.json").read_text())
-    assert stored["correlation"]["delete"] == study.correlation("delete")
+def test_it_is_kept_as_json(study: SeparationStudy) -> None:
+    stored = json.loads(encode(study))
+    assert stored["correlation"]["delete"] == rank_correlation(study.classes, "delete")
     assert stored["classes"][1]["name"] == "3"
+    assert decode(SeparationStudy, encode(study), "study.json") == study
 
 
 def test_a_method_that_diverges_and_wrong_use(
@@ -77,11 +82,11 @@ def test_a_method_that_diverges_and_wrong_use(
         raise DivergenceError("The loss became nan.")
 
     monkeypatch.setattr(separation, "carry_out", diverge)
-    study = separation_study(digits_original, digits, {"delete": {}}, classes=[1], device="cpu", progress=False)
+    study = separation_study(digits_original, digits, {"delete": {}}, classes=[1], run=RUN)
     assert study.classes[0].methods == {"delete": None}
-    assert study.correlation("delete") is None
+    assert study.correlation["delete"] is None
     with pytest.raises(UsageError, match="at least one method and one class"):
-        separation_study(digits_original, digits, {}, device="cpu")
+        separation_study(digits_original, digits, {}, classes=[1], run=RUN)
 
 
 def test_a_method_that_diverges_is_run_at_smaller_rates(
@@ -96,7 +101,7 @@ def test_a_method_that_diverges_is_run_at_smaller_rates(
 
     monkeypatch.setattr(separation, "carry_out", fragile)
     settings = {"delete": {"lr": 1e-3, "steps": 2}}
-    study = separation_study(digits_original, digits, settings, classes=[1], device="cpu", progress=False)
+    study = separation_study(digits_original, digits, settings, classes=[1], run=RUN)
     cost = study.classes[0].methods["delete"]
     assert cost is not None
     assert cost["rate_factor"] == pytest.approx(1 / 9)

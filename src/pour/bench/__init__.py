@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from pour.bench.replication import make_replication_table
     from pour.bench.runner import Outcome, run_experiment
     from pour.bench.selection import TuningResult
-    from pour.bench.separation import SeparationStudy, separation_study
     from pour.bench.store import Cell, CellKey, read_store
+    from pour.bench.study import SeparationStudy, run_study, separation_study
     from pour.bench.table import ResultTable, make_table
     from pour.bench.trajectory import Look, Trajectory, follow
     from pour.bench.transfer import export_store, import_store
@@ -29,7 +29,7 @@ _HOMES = {
     "Outcome": "pour.bench.runner",
     "ResultTable": "pour.bench.table",
     "Row": "pour.bench.experiments",
-    "SeparationStudy": "pour.bench.separation",
+    "SeparationStudy": "pour.bench.study",
     "Trajectory": "pour.bench.trajectory",
     "TuningResult": "pour.bench.selection",
     "benchmark_rows": "pour.bench.experiments",
@@ -45,7 +45,8 @@ _HOMES = {
     "render": "pour.bench.rendering",
     "rich_table": "pour.bench.rendering",
     "run_experiment": "pour.bench.runner",
-    "separation_study": "pour.bench.separation",
+    "run_study": "pour.bench.study",
+    "separation_study": "pour.bench.study",
     "show_table": "pour.bench.rendering",
     "tune": "pour.bench.tuning",
     "tune_experiment": "pour.bench.tuning_grid",
@@ -77,6 +78,7 @@ __all__ = [
     "render",
     "rich_table",
     "run_experiment",
+    "run_study",
     "separation_study",
     "show_table",
     "tune",
