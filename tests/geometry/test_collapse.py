@@ -227,7 +227,7 @@ def test_bad_batches_are_refused():
         NeuralCollapseMetric(3, 7, weight=weight)
     with pytest.raises(UsageError, match="at least 2"):
         NeuralCollapseMetric(1, 7)
-    with pytest.raises(UsageError, match="one row each"):
+    with pytest.raises(UsageError, match="one row per class"):
         NearestMeanAgreement(weight[:2], weight)
     with pytest.raises(UsageError, match="first pass"):
         NearestMeanAgreement(weight / 0 * 0, weight)

@@ -197,16 +197,16 @@ def test_erased_features_do_not_move_along_constant_directions(seed: int, first:
     ]
     x = torch.tensor(rng.normal(size=(40, 6)))
     for eraser, rank in ((parts[0], first), (parts[0].then(parts[1]), second)):
-        removed = eraser.constant_directions()
+        removed = eraser.onto_varying_directions()
         assert removed is not None
         assert removed.rank >= rank
         along = eraser(x) @ removed.basis.T
         torch.testing.assert_close(along, along[:1].expand_as(along), rtol=0, atol=1e-6)
-    assert _eraser(seed, first).constant_directions() is None, "it moves features, but takes no direction away"
+    assert _eraser(seed, first).onto_varying_directions() is None, "it moves features, but takes no direction away"
 
 
 def test_an_eraser_that_is_a_projector_has_its_directions() -> None:
     projector = Projector.from_directions(torch.randn(2, 6, generator=torch.Generator().manual_seed(0)).double())
-    removed = Eraser.of(projector).constant_directions()
+    removed = Eraser.of(projector).onto_varying_directions()
     assert removed is not None
     torch.testing.assert_close(removed.P, projector.P)

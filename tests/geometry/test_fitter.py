@@ -44,19 +44,6 @@ def test_batches_give_the_means_of_all_data(seed, cuts, classes, centered):
     assert torch.allclose(fitter.projector.P, expected.P, atol=1e-9)
 
 
-@settings(deadline=None, max_examples=30)
-@given(seed=st.integers(0, 2**32), order=st.permutations(range(3)), centered=st.booleans())
-def test_fitters_merge_in_any_order_also_through_plain_tensors(seed, order, centered):
-    features, labels = draw(seed)
-    whole = ProjectorFitter([0, 2], centered=centered).update(features, labels)
-    parts = [ProjectorFitter([0, 2], centered=centered).update(features[i::3], labels[i::3]).state() for i in range(3)]
-    merged = ProjectorFitter([0, 2], centered=centered)
-    for index in order:
-        assert merged.merge(ProjectorFitter.from_state(parts[index])) is merged
-    assert torch.allclose(merged.directions, whole.directions, rtol=1e-11)
-    assert torch.equal(merged.counts, whole.counts)
-
-
 def test_means_far_from_the_origin_keep_their_digits():
     features, labels = draw(0, rows=4000, classes=2, offset=1e9)
     fitter = ProjectorFitter([1])
@@ -72,7 +59,6 @@ def test_every_dtype_is_gathered_in_float64(dtype):
     assert fitter.means.dtype == torch.float64
     np.testing.assert_allclose(fitter.means.numpy(), numpy_means(features.to(dtype), labels, [3]), rtol=1e-12)
     assert fitter.projector.basis.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    assert ProjectorFitter.from_state(fitter.state()).projector.basis.dtype == fitter.projector.basis.dtype
 
 
 def test_labels_may_be_left_out_for_one_class():
@@ -119,11 +105,5 @@ def test_bad_input_is_refused():
         ProjectorFitter([0]).update(features, labels.double())
     with pytest.raises(UsageError, match="floating-point"):
         ProjectorFitter([0]).update(labels.reshape(10, 6))
-    with pytest.raises(UsageError, match="do not merge"):
-        ProjectorFitter([0]).merge(ProjectorFitter([1]))
-    with pytest.raises(UsageError, match="different widths"):
-        ProjectorFitter([0]).update(features).merge(ProjectorFitter([0]).update(features[:, :3]))
     with pytest.raises(UsageError, match="at least two classes"):
         _ = ProjectorFitter([0], centered=True).update(features[:1], labels[:1]).directions
-    with pytest.raises(UsageError, match="means"):
-        ProjectorFitter.from_state({"classes": torch.tensor([0])})

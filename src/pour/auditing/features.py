@@ -302,7 +302,7 @@ def _seen_weight(head: Head) -> Tensor:
     weight = head.weight.float()
     if projector is None:
         return weight
-    removed = projector if isinstance(projector, Projector) else projector.constant_directions()
+    removed = projector if isinstance(projector, Projector) else projector.onto_varying_directions()
     return weight if removed is None else removed.to(weight.device).fold(weight)
 
 

@@ -1,23 +1,29 @@
-"""What every measure in this room asks of the tensors it is given."""
+"""Checks of tensors, and their conversion to float64, for all functions of this room."""
 
 from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from pour.errors import UsageError
 
-__all__ = ["as_double", "as_labels", "as_samples"]
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+__all__ = ["as_double", "as_labels", "as_mask", "as_samples", "check_directions", "without_autocast"]
 
 
 def as_double(tensor: Tensor) -> Tensor:
-    """Give ``tensor`` in float64 and outside the autograd graph, on the CPU where the device has no float64."""
+    """Return ``tensor`` in float64 and outside the autograd graph, on the CPU if its device has no float64."""
     tensor = tensor.detach()
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).to(torch.float64)
 
 
 def as_samples(samples: Tensor, name: str) -> Tensor:
-    """Check an ``(n, d)`` matrix of finite floating-point rows, n >= 1, and give it in float64."""
+    """Return ``samples`` in float64. Raise UsageError unless they are an ``(n, d)`` matrix of finite numbers."""
     if samples.ndim != 2 or 0 in samples.shape:
         raise UsageError(f"{name} has shape {tuple(samples.shape)}; expected (n, d) with at least one row.")
     if not samples.is_floating_point():
@@ -29,7 +35,7 @@ def as_samples(samples: Tensor, name: str) -> Tensor:
 
 
 def as_labels(labels: Tensor, samples: Tensor) -> Tensor:
-    """Check one integer label per row of ``samples`` and give the labels as int64 on its device."""
+    """Return the labels as int64 on the device of ``samples``. Raise UsageError unless each row has one integer."""
     if labels.shape != samples.shape[:-1]:
         raise UsageError(
             f"labels have shape {tuple(labels.shape)}; expected {tuple(samples.shape[:-1])}, one per row of features."
@@ -37,3 +43,34 @@ def as_labels(labels: Tensor, samples: Tensor) -> Tensor:
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise UsageError(f"labels have dtype {labels.dtype}; expected class indices of an integer dtype.")
     return labels.to(device=samples.device, dtype=torch.int64)
+
+
+def as_mask(mask: Tensor, rows: Tensor, name: str) -> Tensor:
+    """Return the mask on the device of ``rows``. Raise UsageError unless it has one boolean per row."""
+    if mask.dtype != torch.bool or mask.shape != rows.shape[:1]:
+        raise UsageError(
+            f"{name} is {mask.dtype} of shape {tuple(mask.shape)}; expected booleans of shape ({len(rows)},): "
+            "whether the predicted class is a forgotten one."
+        )
+    return mask.to(rows.device)
+
+
+def check_directions(rows: Tensor, name: str) -> None:
+    """Raise UsageError unless ``rows`` are a ``(k, d)`` matrix of finite numbers without zero rows."""
+    if not rows.is_floating_point():
+        raise UsageError(f"{name} has dtype {rows.dtype}; convert it to a floating-point dtype.")
+    if rows.ndim != 2 or 0 in rows.shape:
+        raise UsageError(f"{name} has shape {tuple(rows.shape)}; expected (k, d) with at least one row.")
+    if not bool(torch.isfinite(rows).all()):
+        raise UsageError(f"{name} holds NaN or infinite values; a direction must be finite.")
+    zero_rows: list[int] = (rows == 0).all(dim=1).nonzero().flatten().tolist()
+    if zero_rows:
+        listed = ", ".join(map(str, zero_rows))
+        raise UsageError(f"{name} is zero in row {listed}; a direction must have a length.")
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context without autocast, whose half-precision products would leave a percent of a direction."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""Angles between rows: how close class means or a head's rows come to a simplex."""
+"""Angles between rows, which show how close class means or the rows of a head are to a simplex."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pour.geometry._inputs import as_samples
 
 __all__ = ["AngleStatistics", "angle_statistics", "pairwise_angles", "random_centered_rows"]
 
-# A row this much shorter than the longest is what rounding leaves of a zero row; its direction means nothing.
+# Relative length below which a row is a rounded zero row, whose direction is arbitrary.
 _ZERO_ROW = 1e-6
 
 
@@ -22,17 +22,17 @@ class AngleStatistics:
     """Mean and spread of the pairwise angles of rows, in degrees."""
 
     mean: float
-    """Mean angle. On its own it proves nothing: see :func:`angle_statistics`."""
+    """Mean angle. It is no evidence alone, see :func:`angle_statistics`."""
     std: float
     """Standard deviation over the pairs; 0 for a simplex ETF."""
     ideal: float
-    """The angle of a simplex of as many rows, arccos(-1/(C-1))."""
+    """Angle of a simplex of as many rows, arccos(-1/(C-1))."""
     deviation: float
-    """Mean absolute difference from the ideal angle; 0 for a simplex ETF alone."""
+    """Mean absolute difference from the ideal angle; 0 only for a simplex ETF."""
 
 
 def pairwise_angles(rows: Tensor) -> Tensor:
-    """Give the angles between all pairs of ``(C, d)`` rows in degrees, ``(C (C - 1) / 2,)`` in float64.
+    """Return the angles between all pairs of ``(C, d)`` rows in degrees, ``(C (C - 1) / 2,)`` in float64.
 
     A zero row, or one a million times shorter than the longest, has no direction: its pairs are NaN.
 
@@ -55,11 +55,11 @@ def pairwise_angles(rows: Tensor) -> Tensor:
 def angle_statistics(rows: Tensor) -> AngleStatistics:
     """Compare the pairwise angles of ``(C, d)`` rows with those of a simplex of C classes.
 
-    Rows without a direction (see :func:`pairwise_angles`) are left out, and not counted in C; with fewer than two
-    others all values are NaN.
+    Rows without a direction (see :func:`pairwise_angles`) are ignored, and not counted in C. If fewer than two rows
+    have a direction, all values are NaN.
 
-    The mean alone is no sign of a simplex: any rows of equal norm that sum to zero have mean cosine exactly -1/(C-1).
-    Read the spread, beside that of :func:`random_centered_rows`.
+    The mean alone does not show a simplex: any rows of equal norm that sum to zero have mean cosine exactly -1/(C-1).
+    Compare the standard deviation with that of :func:`random_centered_rows`.
 
     Example:
         >>> from pour.geometry import angle_statistics, simplex_etf
@@ -82,7 +82,7 @@ def angle_statistics(rows: Tensor) -> AngleStatistics:
 
 
 def random_centered_rows(num_classes: int, dim: int, generator: torch.Generator | None = None) -> Tensor:
-    """Draw ``(C, d)`` Gaussian rows less their mean, float64: the control that angles must beat to show a simplex.
+    """Return random ``(C, d)`` Gaussian rows minus their mean in float64, a control for the angles of a simplex.
 
     Example:
         >>> import torch

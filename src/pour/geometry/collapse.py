@@ -33,12 +33,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class NeuralCollapse:
-    """What :func:`neural_collapse` measures. Angles are in degrees; what needs a head is None without one."""
+    """Result of :func:`neural_collapse`. Angles are in degrees; values that need a head are None without one."""
 
     num_classes: int
-    """The number C of classes that occur in the labels."""
+    """Number C of classes that occur in the labels."""
     num_samples: int
-    """The number of feature rows."""
+    """Number of feature rows."""
     nc1: float
     """Within-class against between-class variation, tr(S_W S_B^+) / C: 0 when collapsed, infinite for equal means."""
     nc2_norm_spread: float
@@ -46,13 +46,13 @@ class NeuralCollapse:
     nc2_angle_mean: float
     """Mean angle between centred class means; close to the ideal for almost any means, so no evidence on its own."""
     nc2_angle_std: float
-    """Standard deviation of those angles; 0 when collapsed. Compare it with ``random_angle_std``."""
+    """Standard deviation of these angles; 0 when collapsed. Compare it with ``random_angle_std``."""
     nc2_ideal_angle: float
-    """The angle of a simplex, arccos(-1/(C-1))."""
+    """Angle of a simplex, arccos(-1/(C-1))."""
     nc2_angle_deviation: float
-    """Mean absolute difference of those angles from the ideal one; 0 when collapsed."""
+    """Mean absolute difference of these angles from the ideal one; 0 when collapsed."""
     random_angle_std: float
-    """The standard deviation of the angles of random centred rows of the same number and width."""
+    """Standard deviation of the angles of random centred rows of the same number and width."""
     nc3: float | None = None
     """Frobenius distance of the head and the centred means, each divided by its Frobenius norm; 0 to 2."""
     nc4: float | None = None
@@ -63,7 +63,7 @@ class NeuralCollapse:
     """Standard deviation of the angles between the head's rows."""
 
     def to_dict(self) -> dict[str, float | None]:
-        """Give the measures by name."""
+        """Return the measures by name."""
         return asdict(self)
 
 
@@ -79,13 +79,13 @@ def neural_collapse(
         S_B = \tfrac1C \sum_c m_c m_c^\top, \qquad
         \mathrm{NC1} = \tfrac1C \operatorname{tr}(S_W S_B^+).
 
-    Classes are those that occur in ``labels``: a class without samples takes no part, nor does its row of the head.
+    A class without samples is ignored, and so is its row of the head.
     :class:`NeuralCollapseMetric` computes the same from batches.
 
     Args:
-        features: ``(n, d)``, what the head sees.
+        features: ``(n, d)``, the input of the head.
         labels: ``(n,)`` class indices.
-        weight: ``(C, d)`` of the head, row c for class c; without it NC3 and NC4 are left out.
+        weight: ``(C, d)`` of the head, row c for class c; without it NC3 and NC4 are None.
         bias: ``(C,)`` of the head.
 
     Example:
@@ -99,9 +99,9 @@ def neural_collapse(
     """
     rows = as_samples(features, "features")
     flat = as_labels(labels, rows)
-    seen, index, counts = torch.unique(flat, return_inverse=True, return_counts=True)
-    head, offset = seen_head(weight, bias, seen, rows.shape[1])
-    means = rows.new_zeros(len(seen), rows.shape[1]).index_add_(0, index, rows) / counts.unsqueeze(1)
+    classes, index, counts = torch.unique(flat, return_inverse=True, return_counts=True)
+    head, offset = head_of_classes(weight, bias, classes, rows.shape[1])
+    means = rows.new_zeros(len(classes), rows.shape[1]).index_add_(0, index, rows) / counts.unsqueeze(1)
 
     within = rows - means[index]
     measures = collapse_measures(
@@ -111,32 +111,32 @@ def neural_collapse(
     return NeuralCollapse(num_samples=len(rows), nc4=agreement, **measures)  # type: ignore[arg-type]
 
 
-def seen_head(
-    weight: Tensor | None, bias: Tensor | None, seen: Tensor, width: int
+def head_of_classes(
+    weight: Tensor | None, bias: Tensor | None, classes: Tensor, width: int
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Check the head and keep its rows for the classes seen, in float64."""
-    if int(seen.min()) < 0:
-        raise UsageError(f"labels hold {int(seen.min())}; count classes from 0.")
-    if len(seen) < 2:
-        raise UsageError(f"labels hold class {int(seen[0])} only; Neural Collapse compares at least two classes.")
+    """Return the rows of the head for the classes that occur, in float64. Raise UsageError if the head does not fit."""
+    if int(classes.min()) < 0:
+        raise UsageError(f"labels hold {int(classes.min())}; count classes from 0.")
+    if len(classes) < 2:
+        raise UsageError(f"labels hold class {int(classes[0])} only; Neural Collapse compares at least two classes.")
     if weight is None:
         if bias is not None:
             raise UsageError("bias was given without weight; pass the head's weight too.")
         return None, None
-    rows = as_samples(weight, "weight").to(seen.device)
+    rows = as_samples(weight, "weight").to(classes.device)
     if rows.shape[1] != width:
         raise UsageError(f"weight has width {rows.shape[1]}, the features have {width}; they must be the head's input.")
-    if int(seen.max()) >= len(rows):
-        raise UsageError(f"labels hold class {int(seen.max())}, but weight has {len(rows)} rows only.")
+    if int(classes.max()) >= len(rows):
+        raise UsageError(f"labels hold class {int(classes.max())}, but weight has {len(rows)} rows only.")
     if bias is None:
-        return rows[seen], None
+        return rows[classes], None
     if bias.shape != rows.shape[:1]:
-        raise UsageError(f"bias has shape {tuple(bias.shape)}; expected ({len(rows)},), one value to a row of weight.")
-    return rows[seen], bias.detach().to(rows)[seen]
+        raise UsageError(f"bias has shape {tuple(bias.shape)}; expected ({len(rows)},), one value per row of weight.")
+    return rows[classes], bias.detach().to(rows)[classes]
 
 
 def precision_of(features: Tensor) -> float:
-    """The rounding of features as they were given, at least that of float64, in which they are measured."""
+    """Return the rounding of the features' dtype; features of whole numbers count as float64."""
     return torch.finfo(features.dtype).eps if features.is_floating_point() else torch.finfo(torch.float64).eps
 
 
@@ -147,20 +147,20 @@ def collapse_measures(
 
     S_B^+ lives in the span of the centred means, at most C - 1 dimensions: with M = U diag(s) V^T its eigenvalues there
     are C / s^2, so tr(S_W S_B^+) = sum_k (C / s_k^2) v_k^T S_W v_k needs the variance along C - 1 axes only, and no
-    d x d inverse. ``eps`` is the rounding of the features: what that leaves of a direction projected out is no axis.
+    d x d inverse. ``eps`` is the rounding of the features, which leaves noise along directions that were projected out.
     """
     num_classes, width = means.shape
     centered = means - means.mean(dim=0)
     _, values, axes = torch.linalg.svd(centered, full_matrices=False)
-    # Centred rows sum to zero, so a C-th singular value is rounding; so is one that is tiny against the means. The
-    # error of a projection grows with the root of the width, and half precision must not make all of it rounding.
+    # Centred rows sum to zero, so the C-th singular value is rounding. So is a value that is tiny against the means.
+    # The error of a projection grows with the root of the width, and half precision must not make all of it rounding.
     size = max(centered.shape)
     tiny = max(size * torch.finfo(means.dtype).eps, min(4 * math.sqrt(size) * eps, 1e-3))
     floor = tiny * float(means.norm())
-    kept = values[: num_classes - 1] > floor
-    values, axes = values[: num_classes - 1][kept], axes[: num_classes - 1][kept]
+    is_axis = values[: num_classes - 1] > floor
+    values, axes = values[: num_classes - 1][is_axis], axes[: num_classes - 1][is_axis]
     if not len(values):
-        # No two means differ: there is no between-class variation, and no direction to speak of.
+        # All means are equal, so there is no between-class variation and no direction.
         centered = torch.zeros_like(centered)
     nc1 = float((variance_along(axes).clamp(min=0) / values.square()).sum()) if len(values) else math.inf
 
@@ -186,8 +186,8 @@ def collapse_measures(
 
 
 def agreements(rows: Tensor, means: Tensor, head: Tensor, bias: Tensor | None) -> Tensor:
-    """Say for each row whether the head's class is the one of the nearest mean, ``(n,)`` booleans."""
+    """Return whether the class that the head predicts is the class of the nearest mean, ``(n,)`` booleans."""
     scores = rows @ head.T if bias is None else rows @ head.T + bias
-    # |z - mu|^2 / 2 less |z|^2 / 2, which is the same for all classes.
+    # |z - mu|^2 / 2 without |z|^2 / 2, which is the same for all classes.
     nearest = (means.square().sum(dim=1) / 2 - rows @ means.T).argmin(dim=1)
     return scores.argmax(dim=1) == nearest

@@ -10,28 +10,28 @@ from torch import Tensor
 from pour._torchmetrics import Metric
 from pour.errors import UsageError
 from pour.geometry._inputs import as_double, as_labels, as_samples
-from pour.geometry.collapse import agreements, collapse_measures, precision_of, seen_head
+from pour.geometry.collapse import agreements, collapse_measures, head_of_classes, precision_of
 
 __all__ = ["NearestMeanAgreement", "NeuralCollapseMetric"]
 
 
 class NeuralCollapseMetric(Metric):
-    """NC1 to NC3 over batches; exactly what :func:`neural_collapse` gives on all of them at once.
+    """NC1 to NC3 over batches, with the same values as :func:`neural_collapse` on all of them at once.
 
-    The states are sums in float64, so processes reduce by adding them. NC1 looks at S_W only along the span of the
-    class means, but the span is known only after the last batch, so the d x d second moment is kept meanwhile.
+    The states are sums in float64, which processes add. NC1 needs S_W only along the span of the class means, but the
+    span is known only after the last batch. Until then the state contains the d x d second moment.
 
-    NC4 is not here: the nearest mean of a sample is known only once all means are, so it takes a second pass over the
-    data, with :class:`NearestMeanAgreement` and this metric's :attr:`means`.
+    NC4 needs all class means first, so it takes a second pass over the data, with :class:`NearestMeanAgreement` and the
+    :attr:`means` of this metric.
 
-    ``compute()`` gives a dict of float64 scalars with the names of :class:`NeuralCollapse`, less ``nc4`` (and, without
-    a head, less what needs one).
+    ``compute()`` returns a dict of float64 scalars with the names of :class:`NeuralCollapse`, without ``nc4``, and
+    without the values that need a head if there is none.
 
     Args:
-        num_classes: labels lie in 0 .. num_classes - 1; classes that never occur are left out at the end.
-        num_features: the width d of the features.
+        num_classes: Number of classes; labels are 0 to num_classes - 1. Classes that do not occur are ignored.
+        num_features: Width d of the features.
         weight: ``(num_classes, d)`` of the head, for NC3.
-        kwargs: options of ``torchmetrics.Metric``.
+        kwargs: Options of ``torchmetrics.Metric``.
 
     Example:
         >>> import torch
@@ -92,19 +92,19 @@ class NeuralCollapseMetric(Metric):
 
     @property
     def means(self) -> Tensor:
-        """The class means so far, ``(num_classes, d)``; NaN rows for classes not seen."""
+        """Class means so far, ``(num_classes, d)``; NaN rows for classes without samples."""
         return self.sums / self.counts.unsqueeze(1)
 
     def compute(self) -> dict[str, Tensor]:
-        """Give NC1 to NC3 by name."""
-        # Here rather than in update: one check at the end does not stall the device at every batch.
+        """Return NC1 to NC3 by name."""
+        # A check per batch, in update, would make the device wait at each.
         if not bool(torch.isfinite(self.second).all()):
             raise UsageError("features held NaN or infinite values; remove those rows first.")
-        seen = self.counts.nonzero().flatten()
-        if not len(seen):
+        classes = self.counts.nonzero().flatten()
+        if not len(classes):
             raise UsageError("No features were seen; call update first.")
-        head, _ = seen_head(self.weight, None, seen, self.num_features)
-        counts, means = self.counts[seen], self.means[seen]
+        head, _ = head_of_classes(self.weight, None, classes, self.num_features)
+        counts, means = self.counts[classes], self.means[classes]
         total = counts.sum()
         within = self.second / total - (means * (counts / total).unsqueeze(1)).T @ means
         measures = collapse_measures(means, head, lambda axes: ((axes @ within) * axes).sum(dim=1), eps=float(self.eps))
@@ -119,14 +119,14 @@ class NeuralCollapseMetric(Metric):
 class NearestMeanAgreement(Metric):
     """NC4 over batches: the share of samples on which the head and the nearest class mean agree.
 
-    This is the second pass, after the class means are known (:attr:`NeuralCollapseMetric.means`). Classes whose mean is
-    NaN, never seen in the first pass, are left out of both decisions.
+    This is the second pass, after the class means are known (:attr:`NeuralCollapseMetric.means`). Classes without
+    samples in the first pass, whose mean is NaN, are ignored in both decisions.
 
     Args:
         means: ``(C, d)`` class means.
         weight: ``(C, d)`` of the head.
         bias: ``(C,)`` of the head.
-        kwargs: options of ``torchmetrics.Metric``.
+        kwargs: Options of ``torchmetrics.Metric``.
 
     Example:
         >>> import torch
@@ -152,14 +152,13 @@ class NearestMeanAgreement(Metric):
         super().__init__(**kwargs)
         if means.shape != weight.shape:
             raise UsageError(
-                f"means have shape {tuple(means.shape)} and weight {tuple(weight.shape)}; "
-                "expected one row each to a class."
+                f"means have shape {tuple(means.shape)} and weight {tuple(weight.shape)}; expected one row per class."
             )
-        seen = torch.isfinite(means).all(dim=1).nonzero().flatten()
-        if not len(seen):
+        classes = torch.isfinite(means).all(dim=1).nonzero().flatten()
+        if not len(classes):
             raise UsageError("All class means are NaN; run the first pass over some data.")
-        head, offset = seen_head(weight, bias, seen, means.shape[1])
-        self.register_buffer("means", as_double(means)[seen])
+        head, offset = head_of_classes(weight, bias, classes, means.shape[1])
+        self.register_buffer("means", as_double(means)[classes])
         self.register_buffer("weight", head)
         self.register_buffer("bias", offset)
         self.add_state("agreed", torch.tensor(0, dtype=torch.int64), dist_reduce_fx="sum")
@@ -174,7 +173,7 @@ class NearestMeanAgreement(Metric):
         self.total += len(rows)
 
     def compute(self) -> Tensor:
-        """Give the share, a float64 scalar."""
+        """Return the share, a float64 scalar."""
         if not int(self.total):
             raise UsageError("No features were seen; call update first.")
         return self.agreed.double() / self.total

@@ -30,13 +30,13 @@ __all__ = [
     "wasserstein",
 ]
 
-# Pairs held at once, 32 MiB in float64 with a few copies of it; the n x n matrix of 10,000 rows would be 800 MB.
+# Number of pairs in memory, 32 MiB in float64 and a few copies; the n x n matrix of 10,000 rows would be 800 MB.
 _PAIRS_AT_ONCE = 2**22
 _MEDIAN_ROWS = 2000
 
 
 def mmd(x: Tensor, y: Tensor, *, bandwidth: float | None = None) -> Tensor:
-    r"""Give the maximum mean discrepancy of ``(n, d)`` and ``(m, d)`` samples, not squared.
+    r"""Return the maximum mean discrepancy of ``(n, d)`` and ``(m, d)`` samples, not squared.
 
     With the kernel :math:`k(a, b) = \exp(-\|a - b\|^2 / 2 h^2)`,
     :math:`\mathrm{MMD}^2 = \overline{k}(x, x) + \overline{k}(y, y) - 2\,\overline{k}(x, y)`, means over all pairs.
@@ -44,7 +44,7 @@ def mmd(x: Tensor, y: Tensor, *, bandwidth: float | None = None) -> Tensor:
     Args:
         x: ``(n, d)``.
         y: ``(m, d)``.
-        bandwidth: h, by default :func:`median_bandwidth` of both samples together.
+        bandwidth: Bandwidth h, by default :func:`median_bandwidth` of both samples together.
 
     Example:
         >>> import torch
@@ -59,7 +59,7 @@ def mmd(x: Tensor, y: Tensor, *, bandwidth: float | None = None) -> Tensor:
 
 
 def energy_distance(x: Tensor, y: Tensor) -> Tensor:
-    r"""Give the square root of the energy distance of ``(n, d)`` and ``(m, d)`` samples, a metric.
+    r"""Return the square root of the energy distance of ``(n, d)`` and ``(m, d)`` samples, a metric.
 
     .. math:: E^2 = 2\,\overline{\|x - y\|} - \overline{\|x - x'\|} - \overline{\|y - y'\|}.
 
@@ -69,7 +69,7 @@ def energy_distance(x: Tensor, y: Tensor) -> Tensor:
         >>> float(energy_distance(torch.tensor([[0.0]]), torch.tensor([[2.0]])))
         2.0
     """
-    # The distance is a kernel with the sign turned round, so the same sum of pair means gives minus the square.
+    # The distance is a kernel with the opposite sign, so the sum of pair means is minus the square.
     return spread_between(-mean_over_pairs(comparable(x, y), torch.sqrt), (1.0, -1.0))
 
 
@@ -82,15 +82,15 @@ def sliced_wasserstein(
     num_slices: int = 256,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""Give the sliced Wasserstein distance :math:`(\overline{W_p^p(\theta x, \theta y)})^{1/p}`, a mean over slices θ.
+    r"""Return the sliced Wasserstein distance :math:`(\overline{W_p^p(\theta x, \theta y)})^{1/p}`, over slices θ.
 
     Args:
         x: ``(n, d)``.
         y: ``(m, d)``; n and m may differ.
         order: p.
-        slices: ``(s, d)`` directions to project on, used as they are; by default ``num_slices`` random unit ones.
-        num_slices: how many to draw.
-        generator: source of the draw; without it the slices are the same at every call.
+        slices: ``(s, d)`` directions to project on; by default ``num_slices`` random unit directions.
+        num_slices: Number of random directions.
+        generator: Source of the directions; without it they are the same at every call.
 
     Example:
         >>> import torch
@@ -121,10 +121,10 @@ def sliced_wasserstein(
 
 
 def wasserstein(x: Tensor, y: Tensor, *, order: Literal[1, 2] = 1) -> Tensor:
-    """Give the exact Wasserstein distance of ``(n, d)`` and ``(m, d)`` samples, by linear programming.
+    """Return the exact Wasserstein distance of ``(n, d)`` and ``(m, d)`` samples, by linear programming.
 
-    Needs the n x m matrix of costs and about cubic time: for some thousand rows. Beyond that, use
-    :func:`sliced_wasserstein`. The solver is POT's, ``pip install "pour-unlearning[transport]"``.
+    It needs the n x m matrix of costs and about cubic time, so it is for some thousand rows. For more rows use
+    :func:`sliced_wasserstein`. POT solves the program, ``pip install "pour-unlearning[transport]"``.
 
     Example:
         >>> import torch
@@ -152,15 +152,14 @@ def wasserstein(x: Tensor, y: Tensor, *, order: Literal[1, 2] = 1) -> Tensor:
 
 
 def mean_over_pairs(groups: Sequence[Tensor], function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Give the ``(g, g)`` matrix of means of ``function`` of the squared distance, over all pairs between two groups.
+    """Return the ``(g, g)`` matrix of means of ``function`` of the squared distance, over all pairs between two groups.
 
-    Every MMD or energy distance between mixtures of the groups follows from this one matrix (see
-    :func:`spread_between`), and the n x n matrix of all pairs is never held. Empty groups have zeros in their row and
-    column.
+    Every MMD or energy distance between mixtures of the groups follows from this matrix (see :func:`spread_between`),
+    without the n x n matrix of all pairs. Empty groups have zeros in their row and column.
 
     Args:
-        groups: samples of the same width, ``(n_i, d)``.
-        function: maps a tensor of squared distances to one of values, for example :func:`rbf_kernel` or ``torch.sqrt``.
+        groups: Samples of the same width, ``(n_i, d)``.
+        function: Function of a tensor of squared distances, for example :func:`rbf_kernel` or ``torch.sqrt``.
     """
     means = groups[0].new_zeros(len(groups), len(groups))
     for i, first in enumerate(groups):
@@ -176,25 +175,24 @@ def mean_over_pairs(groups: Sequence[Tensor], function: Callable[[Tensor], Tenso
 
 
 def spread_between(means: Tensor, weights: Sequence[float]) -> Tensor:
-    """Give ``sqrt(w^T K w)``, the distance of two mixtures; ``weights`` is the difference of their shares of groups."""
+    """Return ``sqrt(w^T K w)``, the distance of two mixtures; ``weights`` are the differences of their shares."""
     w = means.new_tensor(weights)
     # Rounding can leave a distance of zero a little below zero.
     return (w @ means @ w).clamp(min=0).sqrt()
 
 
 def rbf_kernel(bandwidth: float) -> Callable[[Tensor], Tensor]:
-    """Give the Gaussian kernel as a function of squared distances, ``exp(-s / 2 h^2)``."""
+    """Return the Gaussian kernel as a function of squared distances, ``exp(-s / 2 h^2)``."""
     if not (math.isfinite(bandwidth) and bandwidth > 0):
         raise UsageError(f"bandwidth is {bandwidth}; expected a positive number.")
     return lambda squares: torch.exp(squares / (-2 * bandwidth**2))
 
 
 def median_bandwidth(*samples: Tensor) -> float:
-    """Give the median distance between distinct points of all samples together, the usual bandwidth of a kernel.
+    """Return the median distance between distinct points of all samples together, the usual bandwidth of a kernel.
 
-    Of more than 2,000 rows, 2,000 evenly spaced ones are used. Coinciding points are left out, because collapsed
-    features can make more than half of all distances zero; where no two points differ any bandwidth serves, and 1 is
-    given.
+    Of more than 2,000 rows, 2,000 evenly spaced rows are used. Distances of 0 are ignored, because collapsed features
+    can make more than half of all distances zero. If all points are equal, the bandwidth is 1.
     """
     rows = torch.cat([as_samples(sample, "sample") for sample in samples])
     if len(rows) > _MEDIAN_ROWS:
@@ -208,7 +206,7 @@ def median_bandwidth(*samples: Tensor) -> float:
 
 
 def random_slices(num_slices: int, dim: int, generator: torch.Generator | None = None) -> Tensor:
-    """Draw ``(s, d)`` unit directions uniformly, in float64; without a generator always the same ones."""
+    """Return ``(s, d)`` uniform random unit directions in float64; without a generator always the same."""
     if num_slices < 1:
         raise UsageError(f"num_slices is {num_slices}; draw at least one.")
     generator = torch.Generator().manual_seed(0) if generator is None else generator
@@ -218,7 +216,7 @@ def random_slices(num_slices: int, dim: int, generator: torch.Generator | None =
 
 
 def comparable(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Check two samples of one width and give them in float64 on the same device, less their common mean."""
+    """Return two samples in float64 on the same device, minus their common mean."""
     a, b = as_samples(x, "x"), as_samples(y, "y")
     b = b.to(a.device)
     if a.shape[1] != b.shape[1]:
@@ -232,8 +230,8 @@ def comparable(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:
-    """Give ``(n, m)`` squared distances as ``|x|^2 + |y|^2 - 2 x.y``: one matrix product, no (n, m, d) difference."""
+    """Return the ``(n, m)`` squared distances as ``|x|^2 + |y|^2 - 2 x.y``, without the (n, m, d) differences."""
     size = x.square().sum(dim=1).unsqueeze(1) + y.square().sum(dim=1)
     squares = size - 2 * (x @ y.T)
-    # What the difference leaves of equal points is rounding; zero it, or its square root would count.
+    # The difference of equal points is rounding, whose square root would not be small.
     return squares.masked_fill_(squares <= x.shape[1] * torch.finfo(x.dtype).eps * size, 0)

@@ -1,4 +1,4 @@
-"""The eraser: an affine map of low rank that takes a concept out of features."""
+"""The eraser: an affine map of low rank that removes a concept from features."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import torch
 from torch import Tensor, nn
 
 from pour.errors import UsageError
-from pour.geometry._inputs import as_double
+from pour.geometry._inputs import as_double, without_autocast
 from pour.geometry.projector import Projector
-
-# Below it a direction is one that nothing is left of; readings and replies may be rounded to single precision.
-_FIXED = 1e-4
 
 __all__ = ["Eraser"]
 
+# Largest singular value that counts as zero; readings and replies may be rounded to single precision.
+_ROUNDING = 1e-4
+
 
 class Eraser(nn.Module):
-    r"""Take out of features what ``k`` linear readings say about a concept, keeping a constant in its place.
+    r"""Replace what ``k`` linear readings of the features say about a concept by a constant.
 
     .. math:: E(z) = z - A^\top (B z - c)
 
-    with readings B, replies A (both k x d) and a constant c of length k, taken in the cheap order. LEACE is of this
-    form with :math:`A^\top B = \Sigma^{1/2} \Pi \Sigma^{-1/2}` and c = B mean(z); a :class:`Projector` is A = B = Q,
-    c = 0. Erasers follow each other as erasers.
+    with readings B, replies A (both k x d) and a constant c of length k. LEACE has this form with
+    :math:`A^\top B = \Sigma^{1/2} \Pi \Sigma^{-1/2}` and c = B mean(z). A :class:`Projector` is A = B = Q, c = 0. Two
+    erasers in a row are one eraser.
 
     Args:
-        replies: A, ``(k, d)``: what is subtracted for each reading.
+        replies: A, ``(k, d)``: the vector that is subtracted per unit of each reading.
         readings: B, ``(k, d)``.
         constant: c, ``(k,)``: the value of each reading at which nothing is subtracted.
 
@@ -54,14 +54,14 @@ class Eraser(nn.Module):
 
     @classmethod
     def of(cls, projector: Projector) -> Eraser:
-        """The eraser that does what ``projector`` does."""
+        """Return the eraser that computes the same as ``projector``."""
         return cls(projector.basis, projector.basis, torch.zeros_like(projector.basis[:, 0]))
 
     @classmethod
     def onto(cls, rows: Tensor, offsets: Tensor) -> Eraser:
-        r"""The orthogonal projection onto the affine subspace :math:`\{z : V z + \beta = 0\}`.
+        r"""Return the orthogonal projection onto the affine subspace :math:`\{z : V z + \beta = 0\}`.
 
-        Of all maps that end there, it moves each z the least.
+        Of all maps onto the subspace, it moves each z the least.
 
         Args:
             rows: V, ``(k, d)``, linearly independent.
@@ -71,43 +71,34 @@ class Eraser(nn.Module):
             >>> Eraser.onto(torch.tensor([[2.0, 0.0]]), torch.tensor([-6.0]))(torch.tensor([1.0, 5.0]))
             tensor([3., 5.])
         """
-        basis, factor = torch.linalg.qr(as_double(rows).T)
-        size = factor.diagonal().abs()
-        if rows.shape[0] > rows.shape[1] or bool((size <= 1e-10 * size.max()).any()):
+        # V^T = Q R, so that V z + beta = 0 where Q^T z = -R^-T beta.
+        Q, R = torch.linalg.qr(as_double(rows).T)
+        sizes = R.diagonal().abs()
+        if rows.shape[0] > rows.shape[1] or bool((sizes <= 1e-10 * sizes.max()).any()):
             raise UsageError("The rows of an affine subspace must be linearly independent.")
-        level = torch.linalg.solve_triangular(factor.T, -as_double(offsets).unsqueeze(1), upper=False).squeeze(1)
-        return cls(basis.T, basis.T, level).to(rows.dtype)
+        constant = torch.linalg.solve_triangular(R.T, -as_double(offsets).unsqueeze(1), upper=False).squeeze(1)
+        return cls(Q.T, Q.T, constant).to(rows.dtype)
 
     @classmethod
     def after(cls, first: Eraser | Projector, second: Eraser | Projector) -> Eraser | Projector:
-        """What ``first`` and then ``second`` do; of two projectors the one on what both leave."""
+        """Return the map that applies ``first`` and then ``second``; two projectors become one that removes both."""
         if isinstance(first, Projector) and isinstance(second, Projector):
             return first.then(second)
         return (first if isinstance(first, Eraser) else cls.of(first)).then(second)
 
     def forward(self, features: Tensor, *, dim: int = -1) -> Tensor:
-        """Erase from ``features``, whose dimension ``dim`` has the size d; keep their dtype, device and shape."""
+        """Return ``E(z)`` for ``features`` z, whose dimension ``dim`` has the size d; dtype, device and shape stay."""
         if features.shape[dim] != self.num_features:
             raise UsageError(
                 f"features have width {features.shape[dim]} in dimension {dim}, the eraser was made for "
                 f"{self.num_features}; pass features of that width, or another dim."
             )
-        if torch.is_autocast_enabled(features.device.type):
-            # As with a projector: rounded products would leave part of what is to be removed.
-            with torch.autocast(features.device.type, enabled=False):
-                return self._erase(features, dim)
-        return self._erase(features, dim)
-
-    def _erase(self, features: Tensor, dim: int) -> Tensor:
-        replies, readings, constant = (
-            part.to(dtype=features.dtype, device=features.device)
-            for part in (self.replies, self.readings, self.constant)
-        )
-        read = features.movedim(dim, -1) @ readings.T - constant
-        return features - (read @ replies).movedim(-1, dim)
+        with without_autocast(features.device):
+            A, B, c = (part.to(features) for part in (self.replies, self.readings, self.constant))
+            return features - ((features.movedim(dim, -1) @ B.T - c) @ A).movedim(-1, dim)
 
     def then(self, later: Eraser | Projector) -> Eraser:
-        """The one eraser that does what this one and after it a ``later`` one do."""
+        """Return the one eraser that applies this one and then ``later``."""
         if isinstance(later, Projector):
             later = Eraser.of(later)
         if later.num_features != self.num_features:
@@ -115,48 +106,42 @@ class Eraser(nn.Module):
                 f"An eraser of width {self.num_features} cannot be followed by one of width {later.num_features}."
             )
         dtype = torch.promote_types(self.replies.dtype, later.replies.dtype)
-        replies, readings, constant = (as_double(part) for part in (self.replies, self.readings, self.constant))
-        next_replies, next_readings, next_constant = (
-            as_double(part).to(replies.device) for part in (later.replies, later.readings, later.constant)
+        A, B, c = (as_double(part) for part in (self.replies, self.readings, self.constant))
+        A2, B2, c2 = (as_double(part).to(A.device) for part in (later.replies, later.readings, later.constant))
+        # The later readings see features that have already lost the first replies: B2 E(z) = B2 z - B2 A^T (B z - c).
+        lost = B2 @ A.T
+        return Eraser(torch.cat([A, A2]), torch.cat([B, B2 - lost @ B]), torch.cat([c, c2 - lost @ c])).to(
+            device=self.replies.device, dtype=dtype
         )
-        # What the later one reads has already lost what this one subtracted.
-        lost = next_readings @ replies.T
-        return Eraser(
-            torch.cat([replies, next_replies]),
-            torch.cat([readings, next_readings - lost @ readings]),
-            torch.cat([constant, next_constant - lost @ constant]),
-        ).to(device=self.replies.device, dtype=dtype)
 
     def fold(self, weight: Tensor) -> Tensor:
-        """Give ``W - (W A^T) B`` for a head's ``(C, d)`` weight; :meth:`offset` goes with it."""
+        """Return ``W - (W A^T) B`` for the ``(C, d)`` weight W of a head, whose bias gains :meth:`offset`."""
         return weight - (weight @ self.replies.to(weight).T) @ self.readings.to(weight)
 
     def offset(self, weight: Tensor) -> Tensor:
-        """Give ``W A^T c``, what the head's bias gains when the eraser is folded into it."""
+        """Return ``W A^T c``, which the bias of a head gains when the eraser is folded into it."""
         return weight @ self.replies.to(weight).T @ self.constant.to(weight)
 
-    def constant_directions(self) -> Projector | None:
-        """The projector onto what still varies in erased features; None where they vary in every direction.
+    def onto_varying_directions(self) -> Projector | None:
+        """Return the projector onto the directions along which erased features vary; None if these are all.
 
-        Along v erased features are constant where v = R^T A v (A the replies, R the readings), so v = R^T u for a u
-        that A R^T leaves as it is.
+        Erased features are constant along v if ``v = B^T A v``, that is ``v = B^T u`` with ``A B^T u = u``.
         """
-        replies, readings = (part.detach().double().cpu() for part in (self.replies, self.readings))
-        moved = replies @ readings.T - torch.eye(len(readings), dtype=torch.float64)
-        _, sizes, rows = torch.linalg.svd(moved)
-        fixed = rows[sizes < _FIXED]
-        return Projector.from_directions((fixed @ readings).to(self.readings)) if len(fixed) else None
+        A, B = (part.detach().double().cpu() for part in (self.replies, self.readings))
+        _, values, vectors = torch.linalg.svd(A @ B.T - torch.eye(len(B), dtype=torch.float64))
+        fixed = vectors[values < _ROUNDING]
+        return Projector.from_directions((fixed @ B).to(self.readings)) if len(fixed) else None
 
     @property
     def rank(self) -> int:
-        """The number k of readings."""
+        """Number k of readings."""
         return self.replies.shape[0]
 
     @property
     def num_features(self) -> int:
-        """The width d of the features."""
+        """Width d of the features."""
         return self.replies.shape[1]
 
     def extra_repr(self) -> str:
-        """Say what is removed from what."""
+        """Return width and rank for ``print(eraser)``."""
         return f"num_features={self.num_features}, rank={self.rank}"

@@ -1,4 +1,4 @@
-"""LEACE: the smallest affine change of features after which no linear reading tells a concept."""
+"""LEACE: the smallest affine change of features after which no linear classifier finds a concept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SMALLEST_SIGNAL = 0.01
 
 
 class LeaceFitter:
-    r"""Collect what LEACE needs in one pass, d x d numbers in all, and give the eraser (Belrose et al., 2023).
+    r"""Compute the sums that LEACE needs in one pass, d x d numbers in all, and its eraser (Belrose et al., 2023).
 
     With :math:`\Sigma` the covariance of features x, and :math:`\Pi` the orthogonal projector on the columns of
     :math:`\Sigma^{-1/2} \mathrm{Cov}(x, y)`,
@@ -24,11 +24,11 @@ class LeaceFitter:
     .. math:: E(x) = x - \Sigma^{1/2} \Pi \Sigma^{-1/2} (x - \bar x)
 
     has zero covariance with y, so that every linear classifier of y on it is constant, and among all affine maps that
-    do this it moves x least. The orthogonal form takes the identity for :math:`\Sigma`.
+    do this it moves x least. The orthogonal form replaces :math:`\Sigma` by the identity.
 
     Args:
-        num_features: the width d.
-        num_concepts: the number of indicator columns of y.
+        num_features: Width d.
+        num_concepts: Number of indicator columns of y.
 
     Example:
         >>> x = torch.tensor([[0.0, 0.0], [0.0, 1.0], [2.0, 0.0], [2.0, 1.0]])
@@ -46,7 +46,7 @@ class LeaceFitter:
         self.count = 0
         self._dtype = torch.float32
         self._device = torch.device("cpu")
-        # Around the first batch's mean, so that squares of a large common mean do not swallow the spread.
+        # Sums are relative to the mean of the first batch: squares of a large common mean would hide the spread.
         self._center = torch.zeros(num_features, dtype=torch.float64)
         self._sum = torch.zeros(num_features, dtype=torch.float64)
         self._concepts = torch.zeros(num_concepts, dtype=torch.float64)
@@ -77,12 +77,12 @@ class LeaceFitter:
         return self
 
     def eraser(self, *, orthogonal: bool = False, shrinkage: bool = True) -> Eraser:
-        """The eraser fitted on everything seen.
+        """Return the eraser for all rows so far.
 
         Args:
-            orthogonal: take the identity for the covariance: an orthogonal projection around the mean.
-            shrinkage: shrink the covariance towards a multiple of the identity by the optimal linear rule of Bodnar,
-                Gupta and Parolya (2014). What is erased is the same; what else moves is steadier where rows are few.
+            orthogonal: Replace the covariance by the identity, which gives an orthogonal projection around the mean.
+            shrinkage: Shrink the covariance towards a multiple of the identity by the optimal linear rule of Bodnar,
+                Gupta and Parolya (2014). The same directions are erased; the other changes are steadier for few rows.
         """
         if self.count < 2:
             raise UsageError("LEACE needs at least two images; give more.")
@@ -102,7 +102,7 @@ class LeaceFitter:
 
 
 def _oblique(covariance: Tensor, cross: Tensor) -> tuple[Tensor, Tensor]:
-    """Replies and readings of LEACE, held back where they would make the features' total variance grow."""
+    """Return replies and readings of LEACE, reduced if they would increase the total variance of the features."""
     values, vectors = torch.linalg.eigh(covariance)
     alive = values > values[-1] * len(values) * torch.finfo(values.dtype).eps
     values, vectors = values[alive], vectors[:, alive]
@@ -113,7 +113,7 @@ def _oblique(covariance: Tensor, cross: Tensor) -> tuple[Tensor, Tensor]:
         raise UsageError("The features show no linear trace of the classes, so LEACE has nothing to erase.")
     replies = (vectors * values.sqrt() @ vectors.T @ left).T
     readings = (whiten @ left).T
-    # Both forms subtract inside the same span, in which any mixture of them erases just as well.
+    # Both forms subtract inside the same span, so any mixture of both erases as much.
     basis = _column_basis(replies.T).T
     oblique = (basis @ replies.T) @ readings
     share = _largest_share(covariance, basis, oblique - basis)
@@ -121,7 +121,7 @@ def _oblique(covariance: Tensor, cross: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _largest_share(covariance: Tensor, basis: Tensor, step: Tensor) -> float:
-    """The largest t in [0, 1] at which z - basis^T (basis + t step) z has at most the total variance of z.
+    """Return the largest t in [0, 1] at which z - basis^T (basis + t step) z has at most the total variance of z.
 
     The mixed terms cancel: with S the covariance the trace grows by t^2 tr(step S step^T) - tr(basis S basis^T).
     """
@@ -131,16 +131,16 @@ def _largest_share(covariance: Tensor, basis: Tensor, step: Tensor) -> float:
 
 
 def _shrunk(covariance: Tensor, count: int) -> Tensor:
-    """Optimal linear shrinkage of a sample covariance towards its mean variance times the identity."""
+    """Return the optimal linear shrinkage of a sample covariance towards its mean variance times the identity."""
     width = len(covariance)
     trace = covariance.diagonal().sum()
     norm = covariance.square().sum()
     # With the target t I, t = tr S / d, the rule needs only the trace and the Frobenius norm of S.
     spread = norm - trace.square() / width
-    kept = 1 - trace.square() / (count * spread)
-    kept = kept.clamp(0, 1) if float(spread) > 0 else torch.zeros_like(trace)
+    share = 1 - trace.square() / (count * spread)
+    share = share.clamp(0, 1) if float(spread) > 0 else torch.zeros_like(trace)
     identity = torch.eye(width, dtype=covariance.dtype, device=covariance.device)
-    shrunk: Tensor = kept * covariance + (1 - kept) * (trace / width) * identity
+    shrunk: Tensor = share * covariance + (1 - share) * (trace / width) * identity
     return shrunk
 
 
@@ -148,5 +148,5 @@ def _column_basis(columns: Tensor) -> Tensor:
     left, values, _ = torch.linalg.svd(columns, full_matrices=False)
     if not float(values[0]) > 0:
         raise UsageError("The features have no covariance with the classes, so there is nothing to erase.")
-    kept: Tensor = left[:, values > values[0] * max(columns.shape) * torch.finfo(values.dtype).eps]
-    return kept
+    basis: Tensor = left[:, values > values[0] * max(columns.shape) * torch.finfo(values.dtype).eps]
+    return basis

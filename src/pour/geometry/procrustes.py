@@ -1,4 +1,4 @@
-"""Orthogonal Procrustes: bring one network's features into another's frame."""
+"""Orthogonal Procrustes: rotate the features of one network into the frame of another."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Alignment", "procrustes", "procrustes_distance"]
 
 @dataclass(frozen=True)
 class Alignment:
-    """What :func:`procrustes` found: call it on source features, and :meth:`target` on target features."""
+    """Result of :func:`procrustes`: call it on source features, and :meth:`target` on target features."""
 
     source_center: Tensor
-    """``(d1,)`` mean of the source features it was fitted on."""
+    """``(d1,)`` Mean of the fitted source features."""
     source_scale: Tensor
     """Root mean squared norm of the centred source features."""
     target_center: Tensor
-    """``(d2,)`` mean of the target features it was fitted on."""
+    """``(d2,)`` Mean of the fitted target features."""
     target_scale: Tensor
     """Root mean squared norm of the centred target features."""
     rotation: Tensor
@@ -47,10 +47,10 @@ class Alignment:
 def procrustes(source: Tensor, target: Tensor) -> Alignment:
     """Find the orthogonal map that brings ``source`` closest to ``target``, row by row.
 
-    Both are centred and scaled to unit mean squared norm; the narrower is padded with zeros to the width of the wider.
-    With ``X^T Y = U S V^T`` the map is ``U V^T``. It is fitted on one set of images and may be applied to another.
-    Along directions in which the fitted features do not vary (always with fewer rows than features) it is orthogonal,
-    but otherwise arbitrary.
+    Both are centred and scaled to unit mean squared norm, and the narrower features are padded with zeros. With
+    ``X^T Y = U S V^T`` the map is ``U V^T``. It is fitted on one set of images and may be applied to another. Along
+    directions in which the fitted features do not vary (there always are some with fewer rows than features), it is
+    an arbitrary orthogonal map.
 
     Args:
         source: ``(n, d1)`` features.
@@ -80,7 +80,7 @@ def procrustes(source: Tensor, target: Tensor) -> Alignment:
 
 
 def procrustes_distance(x: Tensor, y: Tensor) -> Tensor:
-    """Give the root mean squared distance of ``(n, d1)`` and ``(n, d2)`` features after the best alignment.
+    """Return the root mean squared distance of ``(n, d1)`` and ``(n, d2)`` features after the best alignment.
 
     0 for features that differ by a shift, a scale and a rotation; at most the square root of 2.
 

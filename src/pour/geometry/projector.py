@@ -1,14 +1,12 @@
-"""The projector: features without their component along given directions."""
+"""The projector of the paper: features without their component along given directions."""
 
 from __future__ import annotations
-
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from pour.errors import UsageError
-from pour.geometry._inputs import as_double
+from pour.geometry._inputs import as_double, check_directions, without_autocast
 
 __all__ = ["Projector"]
 
@@ -18,15 +16,15 @@ class Projector(nn.Module):
 
     For a basis Q of k orthonormal rows the projector is :math:`P = I - Q^\top Q`, and
 
-    .. math:: P z = z - Q^\top (Q z),
+    .. math:: P z = z - Q^\top (Q z).
 
-    taken in the cheap order: the d x d matrix is formed only by :attr:`P`. With one row, Q = v_u, this is the paper's
-    :math:`P = I - v_u v_u^\top`. On a simplex ETF of C classes, removing k <= C - 2 vertices leaves the others with
-    squared norm C (C-k-1) / ((C-1) (C-k)) and inner products -C / ((C-1) (C-k)): after normalising, a simplex ETF of
-    C - k classes. All retained scores of a sample shift by the same number, so that retained decisions stay.
+    With one row, Q = v_u, this is the paper's :math:`P = I - v_u v_u^\top`. On a simplex ETF of C classes, removing
+    k <= C - 2 vertices leaves the others with squared norm C (C-k-1) / ((C-1) (C-k)) and inner products
+    -C / ((C-1) (C-k)): after normalising, a simplex ETF of C - k classes. All retained scores of a sample shift by the
+    same number, so that retained decisions stay.
 
-    The forgotten class's features go to the origin only as its spread vanishes: scores of a head with norm kappa are of
-    the size kappa * sigma, so that predictions become uniform as kappa * sigma -> 0, not as kappa grows on its own.
+    The features of the forgotten class go to the origin only as their spread sigma vanishes. With a head of norm kappa,
+    their scores have the size kappa * sigma, so predictions become uniform as kappa * sigma -> 0.
 
     Args:
         basis: ``(k, d)`` orthonormal rows, 1 <= k < d. For directions of any scale and angle, use
@@ -47,7 +45,7 @@ class Projector(nn.Module):
 
     def __init__(self, basis: Tensor) -> None:
         super().__init__()
-        basis = _checked_rows(basis, "basis")
+        check_directions(basis, "basis")
         rank, width = basis.shape
         if rank >= width:
             raise UsageError(f"A basis of {rank} rows spans all {width} dimensions; nothing would be left.")
@@ -63,20 +61,19 @@ class Projector(nn.Module):
     def from_directions(cls, directions: Tensor, *, rtol: float | None = None) -> Projector:
         """Make the projector that removes the span of ``directions``.
 
-        The rows may have any scale and may repeat or depend on each other: each is normalised, and the rank is the
-        number of singular values (in float64) above ``rtol`` times the largest.
+        The rows may have any scale and may be linearly dependent: each is normalised, and the rank is the number of
+        singular values (in float64) above ``rtol`` times the largest.
 
         Args:
             directions: ``(k, d)``, or ``(d,)`` for one direction; the result has its dtype and device.
-            rtol: the tolerance of the rank, by default ``max(k, d) * eps`` of the dtype of ``directions``, at most
-            1e-2.
+            rtol: Tolerance of the rank, by default ``max(k, d) * eps`` of the dtype of ``directions``, at most 1e-2.
 
         Raises:
-            UsageError: for zero or non-finite rows, and for directions that span the whole space.
+            UsageError: A row is zero or not finite, or the directions span the whole space.
         """
-        rows = _checked_rows(directions.unsqueeze(0) if directions.ndim == 1 else directions, "directions")
-        if rtol is None:
-            rtol = min(max(rows.shape) * torch.finfo(rows.dtype).eps, 1e-2)
+        rows = directions.unsqueeze(0) if directions.ndim == 1 else directions
+        check_directions(rows, "directions")
+        rtol = min(max(rows.shape) * torch.finfo(rows.dtype).eps, 1e-2) if rtol is None else rtol
         if not 0 <= rtol < 1:
             raise UsageError(f"rtol is {rtol}; expected a number in [0, 1).")
 
@@ -94,7 +91,7 @@ class Projector(nn.Module):
         return cls(basis.to(dtype=rows.dtype, device=rows.device))
 
     def forward(self, features: Tensor, *, dim: int = -1) -> Tensor:
-        """Project ``features``, whose dimension ``dim`` has the size d; keep their dtype, device and shape."""
+        """Return ``P z`` for ``features`` z, whose dimension ``dim`` has the size d; dtype, device and shape stay."""
         if not features.is_floating_point():
             raise UsageError(f"features have dtype {features.dtype}; convert them to a floating-point dtype.")
         if not -features.ndim <= dim < features.ndim:
@@ -104,19 +101,13 @@ class Projector(nn.Module):
                 f"features have width {features.shape[dim]} in dimension {dim}, the projector was made for "
                 f"{self.num_features}; pass features of that width, or another dim."
             )
-        if torch.is_autocast_enabled(features.device.type):
-            # Autocast would round the product to half precision and leave a percent of what is to be removed.
-            with torch.autocast(features.device.type, enabled=False):
-                return self._project(features, dim)
-        return self._project(features, dim)
-
-    def _project(self, features: Tensor, dim: int) -> Tensor:
-        basis = self.basis.to(dtype=features.dtype, device=features.device)
-        # (z Q^T) Q costs 2 k d a row; Q^T Q first would cost d^2 and a d x d matrix.
-        return features - (features.movedim(dim, -1) @ basis.T @ basis).movedim(-1, dim)
+        with without_autocast(features.device):
+            Q = self.basis.to(dtype=features.dtype, device=features.device)
+            # (z Q^T) Q costs 2 k d per row; Q^T Q first would cost d^2 and a d x d matrix.
+            return features - (features.movedim(dim, -1) @ Q.T @ Q).movedim(-1, dim)
 
     def fold(self, weight: Tensor) -> Tensor:
-        """Give ``W P = W - (W Q^T) Q`` for a head's ``(C, d)`` weight, so that ``(W P) z = W (P z)``.
+        """Return ``W P = W - (W Q^T) Q`` for the ``(C, d)`` weight W of a head, so that ``(W P) z = W (P z)``.
 
         Half-precision weights are projected in float32 and rounded once.
         """
@@ -124,16 +115,13 @@ class Projector(nn.Module):
             raise UsageError(f"weight has shape {tuple(weight.shape)}; expected (classes, {self.num_features}).")
         if not weight.is_floating_point():
             raise UsageError(f"weight has dtype {weight.dtype}; convert it to a floating-point dtype.")
-        wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
-        basis = self.basis.to(dtype=wide.dtype, device=wide.device)
-        # One fused step: heads of many classes are large, and each pass over them costs as much as the product.
-        return torch.addmm(wide, wide @ basis.T, basis, alpha=-1).to(weight.dtype)
+        W = weight.to(torch.promote_types(weight.dtype, torch.float32))
+        Q = self.basis.to(dtype=W.dtype, device=W.device)
+        # One fused step, because each pass over the weight of a large head costs as much as the product.
+        return torch.addmm(W, W @ Q.T, Q, alpha=-1).to(weight.dtype)
 
     def then(self, later: Projector) -> Projector:
-        """Give the one projector that removes what this one and a ``later`` one remove.
-
-        Its rank is that of both spans together, and the order does not matter.
-        """
+        """Return the projector that removes both spans, this one's and that of ``later``, in whatever order."""
         if later.num_features != self.num_features:
             raise UsageError(
                 f"A projector of width {self.num_features} cannot be followed by one of width {later.num_features}."
@@ -144,35 +132,20 @@ class Projector(nn.Module):
 
     @property
     def P(self) -> Tensor:  # noqa: N802
-        """The d x d matrix ``I - Q^T Q``, formed at each call."""
+        """The d x d matrix ``I - Q^T Q``, computed at each call."""
         identity = torch.eye(self.num_features, dtype=self.basis.dtype, device=self.basis.device)
         return identity - self.basis.T @ self.basis
 
     @property
     def rank(self) -> int:
-        """The number k of dimensions that are removed."""
+        """Number k of dimensions that are removed."""
         return self.basis.shape[0]
 
     @property
     def num_features(self) -> int:
-        """The width d of the features."""
+        """Width d of the features."""
         return self.basis.shape[1]
 
     def extra_repr(self) -> str:
-        """Say what is removed from what."""
+        """Return width and rank for ``print(projector)``."""
         return f"num_features={self.num_features}, rank={self.rank}"
-
-
-def _checked_rows(rows: Tensor, name: str) -> Tensor:
-    """Refuse anything but a ``(k, d)`` matrix of finite, non-zero floating-point rows."""
-    if not rows.is_floating_point():
-        raise UsageError(f"{name} has dtype {rows.dtype}; convert it to a floating-point dtype.")
-    if rows.ndim != 2 or 0 in rows.shape:
-        raise UsageError(f"{name} has shape {tuple(rows.shape)}; expected (k, d) with at least one row.")
-    if not bool(torch.isfinite(rows).all()):
-        raise UsageError(f"{name} holds NaN or infinite values; a direction must be finite.")
-    zero = (rows == 0).all(dim=1).nonzero().flatten()
-    if len(zero):
-        listed = ", ".join(str(row) for row in cast("list[int]", zero.tolist()))
-        raise UsageError(f"{name} is zero in row {listed}; a direction must have a length.")
-    return rows

@@ -20,26 +20,25 @@ def simplex_etf(
     device: torch.device | str | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""Give the vertices of a regular simplex, one unit row to a class.
+    r"""Return the vertices of a regular simplex, one unit row per class.
 
     The rows satisfy :math:`\|v_i\| = 1`, :math:`v_i^\top v_j = -1/(C-1)` for :math:`i \ne j` and
     :math:`\sum_i v_i = 0`.
 
-    No C unit vectors are further apart than these. The paper's appendix writes the reason with the inequality turned
-    round (``min v_c . v_c' <= -1/(C-1)``, which C nearly equal vectors break). What is true, because
+    No C unit vectors are further apart than these. The paper's appendix prints the reason with the inequality
+    reversed (``min v_c . v_c' <= -1/(C-1)``, which C nearly equal vectors violate). The true inequality, because
     :math:`0 \le \|\sum_c v_c\|^2 = C + \sum_{c \ne c'} v_c^\top v_{c'}`, is
 
     .. math:: \max_{c \ne c'} v_c^\top v_{c'} \ge -\frac{1}{C-1},
 
-    with equality for the simplex ETF alone: it makes the largest inner product as small as it can be, so the smallest
-    angle as large as it can be.
+    has equality only for the simplex ETF, whose smallest angle therefore is as large as possible.
 
     Args:
-        num_classes: the number of vertices C, at least 2.
-        dim: the width d of each row, at least C - 1.
-        dtype: floating-point dtype of the result; the rows are computed in float64.
-        device: where the result goes.
-        generator: source of a random rotation. Without it the frame is always the same one, in the first C - 1
+        num_classes: Number of vertices C, at least 2.
+        dim: Width d of each row, at least C - 1.
+        dtype: Floating-point dtype of the result; the rows are computed in float64.
+        device: Device of the result.
+        generator: Source of a random rotation. Without it the frame is always the same, in the first C - 1
             coordinates.
 
     Returns:
@@ -82,7 +81,7 @@ def _helmert(size: int) -> Tensor:
 
 
 def _random_frame(dim: int, size: int, generator: torch.Generator) -> Tensor:
-    """Draw ``(dim, size)`` orthonormal columns, uniformly among all such frames; never a dim x dim rotation."""
+    """Return random ``(dim, size)`` orthonormal columns, uniform among all such frames."""
     normal = torch.randn(dim, size, dtype=torch.float64, device=generator.device, generator=generator).cpu()
     frame: Tensor
     triangle: Tensor
