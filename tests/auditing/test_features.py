@@ -7,9 +7,10 @@ from torch import nn
 
 import pour
 from pour.auditing import features as features_module
-from pour.auditing.cache import FeatureCache, split_digest
+from pour.auditing.cache import FeatureCache
 from pour.auditing.features import Tapper, _seen_weight
 from pour.data.dataset import ImageSplit
+from pour.data.digest import split_digest
 from pour.errors import UsageError
 from pour.geometry import neural_collapse, simplex_etf
 from pour.models import NormalizedModel, find_head
