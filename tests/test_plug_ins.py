@@ -17,6 +17,7 @@ from pour.data import NamedDataset, register_dataset
 from pour.data.formats.digits import DIGITS, read_digits
 from pour.errors import UsageError
 from pour.metrics import Metric, register_metric
+from pour.training import Task, register_task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +49,25 @@ DATASET = """
 
     MINE = NamedDataset(info=DatasetInfo(name="mine", title="Mine [/b]"), read=lambda root: load_dataset("digits"))
 """
+TASK = """
+    from dataclasses import dataclass
+    from typing import ClassVar
+
+    from pour.training import register_task
+    from pour.training.tasks.classify import Classify
+
+
+    @register_task
+    @dataclass(frozen=True, kw_only=True)
+    class Paint(Classify):
+        name: ClassVar[str] = "paint"
+
+        brush: int = 3
+
+        @classmethod
+        def accepts(cls, data, arch):
+            return arch == "brush"
+"""
 # Each stops the import in its own way.
 BROKEN = {
     "exits": "raise SystemExit(3)",
@@ -73,10 +93,11 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process that has one good package and one broken package."""
     folder = tmp_path_factory.mktemp("site")
     good = "[pour.methods]\ntheirs = theirs_method:Theirs\n[pour.metrics]\nbeauty = theirs_metric:BEAUTY\n"
-    good += "[pour.datasets]\nmine = theirs_dataset:MINE\n"
-    write_package(folder, "theirs", {"theirs_method": METHOD, "theirs_metric": METRIC, "theirs_dataset": DATASET}, good)
+    good += "[pour.datasets]\nmine = theirs_dataset:MINE\n[pour.tasks]\npaint = theirs_task:Paint\n"
+    modules = {"theirs_method": METHOD, "theirs_metric": METRIC, "theirs_dataset": DATASET, "theirs_task": TASK}
+    write_package(folder, "theirs", modules, good)
     lines = [f"{name} = broken_{name}:Thing" for name in BROKEN] + ["gone = nowhere:Gone", "number = math:pi"]
-    groups = [f"[pour.{kind}]\n" + "\n".join(lines) + "\n" for kind in ("methods", "metrics", "datasets")]
+    groups = [f"[pour.{kind}]\n" + "\n".join(lines) + "\n" for kind in ("methods", "metrics", "datasets", "tasks")]
     write_package(folder, "broken", {f"broken_{name}": source for name, source in BROKEN.items()}, "".join(groups))
     return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
 
@@ -112,18 +133,25 @@ def test_python_finds_what_packages_add(packages: dict[str, str]) -> None:
         import pour
         from pour.bench import get_experiment
         from pour.metrics.catalogue import find_metric, title_of
+        from pour.training import find_task, get_task, list_tasks
         from pour.unlearning import get_method
 
         warnings.simplefilter("ignore")
         print(get_method("theirs").name, "theirs" in [row.name for row in get_experiment("digits").rows])
         print(find_metric("beauty_train")[1], title_of("beauty"))
         print(pour.load_dataset("mine").name)
+        print(find_task("digits", "brush"), find_task("digits"), get_task("paint", brush=4).brush, len(list_tasks()))
     """
     environment = {**os.environ, **packages}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=environment, check=False
     )
-    assert done.stdout.splitlines() == ["theirs True", "_train Beauty [b]", "digits"], done.stderr
+    assert done.stdout.splitlines() == [
+        "theirs True",
+        "_train Beauty [b]",
+        "digits",
+        "paint classify 4 4",
+    ], done.stderr
 
 
 def test_a_name_can_be_registered_once() -> None:
@@ -133,4 +161,10 @@ def test_a_name_can_be_registered_once() -> None:
         register_dataset(NamedDataset(info=DIGITS, read=lambda root: read_digits()))
     with pytest.raises(UsageError, match=r"A metric cannot be called 'Acc f'; use lower-case letters"):
         register_metric(Metric(name="Acc f", title="a", family="accuracy", meaning="A.", formula="A", better="higher"))
+    with pytest.raises(UsageError, match=r"A task is a subclass of pour.training.Task, not 3\."):
+        register_task(3)  # type: ignore[type-var]
+    with pytest.raises(UsageError, match=r"The task Unnamed has no name; set it as a class attribute\."):
+        register_task(type("Unnamed", (Task,), {}))
+    with pytest.raises(UsageError, match=r"The task half has no method accepts; define it\."):
+        register_task(type("Half", (Task,), {"name": "half", "metrics": ()}))
     assert [status.info.name for status in pour.list_datasets()].count("digits") == 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from pour._plug_ins import load_plug_ins
 from pour._records import decode, record
 from pour.errors import UsageError
 from pour.models.card import set_class_names
@@ -265,7 +266,14 @@ TaskT = TypeVar("TaskT", bound=type[Task[Any, Any]])
 
 
 def register_task(task: TaskT) -> TaskT:
-    """Class decorator: register a task under its ``name``."""
+    """Class decorator: register a task under its ``name``. Raise UsageError if the class is no valid task."""
+    if not isinstance(task, type) or not issubclass(task, Task):
+        raise UsageError(f"A task is a subclass of pour.training.Task, not {task!r}.")
+    for attribute in ("name", "metrics"):
+        if not hasattr(task, attribute):
+            raise UsageError(f"The task {task.__name__} has no {attribute}; set it as a class attribute.")
+    if missing := sorted(task.__abstractmethods__):
+        raise UsageError(f"The task {task.name} has no method {missing[0]}; define it.")
     known = _TASKS.get(task.name)
     # Defining the same class again, as in a notebook, replaces it.
     if known is not None and (known.__module__, known.__qualname__) != (task.__module__, task.__qualname__):
@@ -281,7 +289,7 @@ def list_tasks() -> tuple[str, ...]:
         >>> sorted(list_tasks())[:3]
         ['classify', 'match', 'segment']
     """
-    _load_plug_ins()
+    load_plug_ins("task", register_task)
     return tuple(dict.fromkeys((*_BUILT_IN, *_TASKS)))
 
 
@@ -321,7 +329,3 @@ def find_task(data: str, arch: str | None = None) -> str:
         if name != "classify" and type(get_task(name)).accepts(data, arch):
             return name
     return "classify"
-
-
-def _load_plug_ins() -> None:
-    """Register the tasks of other packages, once per process."""
