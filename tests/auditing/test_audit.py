@@ -33,8 +33,7 @@ def full(digits_original, digits_retrained, digits_retrained_second, projected, 
     return audit(
         original=digits_original,
         unlearned=projected,
-        retrained=digits_retrained,
-        retrained_second=digits_retrained_second,
+        retrained=[digits_retrained, digits_retrained_second],
         data=digits_splits,
         **QUIET,
     )
@@ -162,8 +161,7 @@ def test_the_untouched_original_leaks(digits_original, digits_retrained, digits_
     report = audit(
         original=digits_original,
         unlearned=digits_original,
-        retrained=digits_retrained,
-        retrained_second=digits_retrained_second,
+        retrained=[digits_retrained, digits_retrained_second],
         data=digits_splits,
         **QUIET,
     )
@@ -299,14 +297,14 @@ def test_extra_test_sets_have_accuracies(digits, digits_original, projected):
 
 def test_bad_calls(digits, digits_original, digits_splits, projected):
     call = {"original": digits_original, "unlearned": projected} | QUIET
-    with pytest.raises(UsageError, match="pass classes"):
-        audit(data=digits, **call)
+    with pytest.raises(UsageError, match="history names no forgotten classes; pass classes"):
+        audit(data=digits, **call | {"unlearned": digits_original})
     with pytest.raises(UsageError, match=r"classes names \[4\], but the splits were made for \[3\]"):
         audit(data=digits_splits, classes=["4"], **call)
-    with pytest.raises(UsageError, match=r"data must be pour\.Splits or a dataset"):
+    with pytest.raises(UsageError, match=r"data must be a dataset, pour\.Splits or samples by split, not a list"):
         audit(data=[1, 2], classes=[3], **call)
-    with pytest.raises(UsageError, match="retrained_second was given without retrained"):
-        audit(data=digits_splits, retrained_second=digits_original, **call)
+    with pytest.raises(UsageError, match="retrained has 3 models; give one, or two"):
+        audit(data=digits_splits, retrained=[digits_original] * 3, **call)
     with pytest.raises(UsageError, match="A limit of 5 training images per side leaves none"):
         audit(data=digits_splits, limit=5, **call)
     with pytest.raises(UsageError, match="precision must be fp32 or bf16"):
@@ -467,8 +465,7 @@ def test_heads_are_found_on_the_images_of_the_data(digits_splits):
     models = {
         "original": original,
         "unlearned": pour.forget(original, classes=["3"], head="3"),
-        "retrained": nn.Sequential(dense(1), nn.Identity()),
-        "retrained_second": nn.Sequential(dense(2), nn.LogSoftmax(dim=1)).half(),
+        "retrained": [nn.Sequential(dense(1), nn.Identity()), nn.Sequential(dense(2), nn.LogSoftmax(dim=1)).half()],
     }
     relearning = Relearning(steps=(0, 1))
     report = audit(**models, data=digits_splits, relearn=relearning, layers=True, **QUIET)
@@ -477,7 +474,7 @@ def test_heads_are_found_on_the_images_of_the_data(digits_splits):
     assert report.value("cka_f_o", "raw") == pytest.approx(1)
     assert len(report.relearning) == 4
     assert {entry.reference for entry in report.layers} == {"original", "retrained"}
-    del models["retrained"], models["retrained_second"]
+    del models["retrained"]
     named = audit(**models, data=digits_splits, head="3", **QUIET)
     assert audit(**models, data=digits_splits, **QUIET) == named
 

@@ -12,8 +12,7 @@ def test_a_gpu_finds_what_the_cpu_finds(
     call = {
         "original": digits_original,
         "unlearned": pour.forget(digits_original, classes=["3"]),
-        "retrained": digits_retrained,
-        "retrained_second": digits_retrained_second,
+        "retrained": [digits_retrained, digits_retrained_second],
         "data": digits_splits,
         "layers": True,
         "progress": False,

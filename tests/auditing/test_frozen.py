@@ -115,5 +115,5 @@ def test_verdicts_on_external_images_follow_external_accuracies() -> None:
     retrained = Reading(value=1.0, low=0.99, high=1.01)
     low = Reading(value=0.6)
     inside = {"acc_f": "leaks more", "acc_f_external": "within its interval", "acc_r_external": "destroyed"}
-    assert judge("aus", low, retrained, earlier=inside) == "leaks more"
-    assert judge("aus_external", low, retrained, earlier=inside) == "destroyed"
+    assert judge("aus", low, retrained, verdict_on=inside.get) == "leaks more"
+    assert judge("aus_external", low, retrained, verdict_on=inside.get) == "destroyed"

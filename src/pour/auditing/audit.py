@@ -1,39 +1,46 @@
-"""The audit: run the models once, measure everything, read it against a retrained model."""
+"""Audit an unlearned model: run all models once, measure, and compare with the retrained models."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+from torch import nn
 
 from pour.auditing.distance import Align
 from pour.auditing.inspect import Auditor
 from pour.auditing.processes import audit_device, is_first_process, join_processes
 from pour.auditing.relearning import Relearning
+from pour.auditing.segmentation import audit_segmentation
 from pour.data.classes import resolve_classes
 from pour.data.dataset import ImageDataset
 from pour.data.draws import stratified_rows
+from pour.data.formats.scenes import SegmentationDataset
 from pour.data.samples import first_batch
 from pour.data.splits import Part, Splits
 from pour.errors import UsageError
 from pour.models.check_data import check_data
 from pour.models.head import find_head
 from pour.models.head_on_images import FEW_IMAGES, head_on_images
+from pour.models.history import forgotten_before
 from pour.training.run import Precision
+from pour.training.tasks.task import Task, find_task, get_task
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     import torch
-    from torch import nn
 
     from pour.auditing.features import Role
     from pour.auditing.report import AuditReport
     from pour.data.classes import ClassRequest
     from pour.models.head import Example
+    from pour.training.tasks.task import Dataset
 
 __all__ = ["audit"]
 
@@ -42,10 +49,10 @@ def audit(
     *,
     original: nn.Module,
     unlearned: nn.Module,
-    retrained: nn.Module | None = None,
-    data: Splits | ImageDataset,
+    retrained: nn.Module | Sequence[nn.Module] | None = None,
+    data: Splits | Dataset | Mapping[str, Any],
     classes: ClassRequest | None = None,
-    retrained_second: nn.Module | None = None,
+    task: Task[Any, Any] | str | None = None,
     limit: int | None = None,
     relearn: Relearning | bool = False,
     layers: bool = False,
@@ -60,32 +67,33 @@ def audit(
     precision: Precision | None = None,
     progress: bool = True,
 ) -> AuditReport:
-    """Measure what ``unlearned`` still knows of the forgotten classes, and what else it lost.
+    """Measure how much of the forgotten classes ``unlearned`` still contains, and what it lost of the others.
 
-    Every model runs once over every split; all metrics read the features kept from that. Each line of the report is
-    read against the same metric of the retrained model. Without one there are no verdicts, and what compares with it
-    is absent. No model is changed. Under ``torchrun`` every process runs its share of the images.
+    One pass over the data feeds each batch to every model, so that all comparisons are of the same samples. Each line
+    of the report compares the unlearned model with the retrained models. Without a retrained model there are no
+    verdicts. No model is changed. Under ``torchrun`` every process reads its share of the samples.
 
     Args:
-        original: the model before forgetting.
-        unlearned: the model to audit.
-        retrained: a model trained without the forgotten classes, the reference.
-        data: the splits, or a dataset and ``classes``.
-        classes: the forgotten classes by name or index; may be left out where ``data`` is :class:`~pour.Splits`.
-        retrained_second: another seed of the reference: the ceiling of similarities to it, and the floor of distances.
-        limit: at most this many training images on each side, every class in its share; test images are all used.
-        relearn: also run the relearn attack, with these options or the default ones.
-        layers: also compare the models layer by layer.
-        align: how features of different networks are made comparable for the distances.
-        epsilon: what Definition 2.1 asks the distances to be below; by default the distance of two retrained models.
-        cache: a folder that keeps the features of the reference models for the next audit.
-        cache_unlearned: keep the unlearned model's features there too, for another audit of the same model.
-        head: name of the models' head, where it is not found by itself.
-        example: a small batch of inputs on which to find and verify the heads; by default images of the data.
-        seed: fixes the choice of images and folds.
-        device: where to compute, by default the GPU where there is one.
-        precision: fp32 (the default) or bf16 for running the networks; metrics are always in float64.
-        progress: show a progress bar.
+        original: Model before forgetting.
+        unlearned: Model to audit.
+        retrained: Model trained without the forgotten classes, or two of them with different seeds. The second one
+            shows how much two retrained models differ.
+        data: Splits, a dataset, or samples by split: ``{"train": ..., "test": ...}``.
+        classes: Forgotten classes by name or index; by default those in the history of ``unlearned``.
+        task: Task of the models, or its name; by default the task of the data.
+        limit: Largest number of training samples on each side, forgotten and retained. All test samples are used.
+        relearn: Also run the relearn attack, with these options or the default ones.
+        layers: Also compare the models layer by layer.
+        align: How the distances make the features of different networks comparable.
+        epsilon: Limit of the distances in Definition 2.1; by default the distance of two retrained models.
+        cache: Folder that keeps the features of the reference models for the next audit.
+        cache_unlearned: Also keep the unlearned model's features there.
+        head: Dotted name of the models' head, if it cannot be found.
+        example: Small batch of inputs on which the heads are found; by default samples of the data.
+        seed: Fixes the choice of samples and folds.
+        device: Device of the computation; by default the GPU if there is one.
+        precision: Precision of the networks, fp32 (the default) or bf16. Metrics are computed in float64.
+        progress: Show a progress bar.
 
     Raises:
         UsageError: The models, the data and the classes do not fit together, or a model gives NaN.
@@ -101,9 +109,6 @@ def audit(
         >>> report.value("acc_f"), report.line("acc_f").verdict
         (0.0, 'no reference')
     """
-    splits = _resolve_data(data, classes)
-    if retrained is None and retrained_second is not None:
-        raise UsageError("retrained_second was given without retrained; pass the first one as retrained.")
     if precision is not None and precision not in get_args(Precision):
         raise UsageError(f"The precision must be fp32 or bf16, but is {precision!r}.")
     if seed < 0:
@@ -112,16 +117,26 @@ def audit(
         raise UsageError(f"align must be one of {', '.join(get_args(Align))}, but is {align!r}.")
     if epsilon is not None and not 0 <= epsilon < math.inf:
         raise UsageError(f"epsilon is a distance, so a finite number from 0 on, but is {epsilon}.")
-    given: dict[Role, nn.Module | None] = {
-        "original": original,
-        "unlearned": unlearned,
-        "retrained": retrained,
-        "retrained_second": retrained_second,
-    }
-    for role in ("original", "unlearned"):
-        if given[role] is None:
-            raise UsageError(f"An audit needs the {role} model; pass {role}=.")
-    models = {role: model for role, model in given.items() if model is not None}
+    models = _models_by_role(original, unlearned, retrained)
+    if classes is None and not isinstance(data, Splits):
+        classes = sorted(forgotten_before(unlearned))
+        if not classes:
+            raise UsageError("The unlearned model's history names no forgotten classes; pass classes.")
+    chosen = _task(task, data)
+    if isinstance(data, SegmentationDataset):
+        return audit_segmentation(
+            **models,  # type: ignore[arg-type]
+            data=data,
+            classes=classes,  # type: ignore[arg-type]
+            scenes=chosen.split(data, "test"),
+            pixels=chosen.pixels,  # type: ignore[attr-defined]
+            limit=chosen.limit,  # type: ignore[attr-defined]
+            seed=seed,
+            device=device,
+            precision=precision,
+            progress=progress,
+        )
+    splits = _resolve_data(data, classes)
     few, _ = first_batch(splits.train.whole, FEW_IMAGES)
     for model in models.values():
         check_data(model, channels=few.shape[1], names=splits.classes)
@@ -159,13 +174,29 @@ def _head(model: nn.Module, role: Role, images: torch.Tensor, head: str | None, 
         raise UsageError(f"{error} This is the {role} model.") from error
 
 
-def _resolve_data(data: Splits | ImageDataset, classes: ClassRequest | None) -> Splits:
-    if isinstance(data, ImageDataset):
-        if classes is None:
-            raise UsageError(
-                "A dataset needs the forgotten classes beside it; pass classes, or give pour.Splits as data."
-            )
-        splits = Splits.of(data, classes)
+def _models_by_role(
+    original: nn.Module, unlearned: nn.Module, retrained: nn.Module | Sequence[nn.Module] | None
+) -> dict[Role, nn.Module]:
+    models: dict[Role, nn.Module] = {"original": original, "unlearned": unlearned}
+    for role, model in models.items():
+        if model is None:
+            raise UsageError(f"An audit needs the {role} model; pass {role}=.")
+    references = () if retrained is None else (retrained,) if isinstance(retrained, nn.Module) else tuple(retrained)
+    roles: tuple[Role, ...] = ("retrained", "retrained_second")
+    if len(references) > len(roles):
+        raise UsageError(f"retrained has {len(references)} models; give one, or two of different seeds.")
+    return models | dict(zip(roles, references, strict=False))
+
+
+def _task(task: Task[Any, Any] | str | None, data: object) -> Task[Any, Any]:
+    if isinstance(task, Task):
+        return task
+    return get_task(task or find_task(getattr(data, "name", "")))
+
+
+def _resolve_data(data: Splits | Dataset | Mapping[str, Any], classes: ClassRequest | None) -> Splits:
+    if isinstance(data, ImageDataset | Mapping):
+        splits = Splits.of(data, classes)  # type: ignore[arg-type]
     elif isinstance(data, Splits):
         splits = data
         if classes is not None:
@@ -176,7 +207,7 @@ def _resolve_data(data: Splits | ImageDataset, classes: ClassRequest | None) -> 
                     "make the splits for the same classes, or leave classes out."
                 )
     else:
-        raise UsageError(f"data must be pour.Splits or a dataset of pour.load_dataset, not a {type(data).__name__}.")
+        raise UsageError(f"data must be a dataset, pour.Splits or samples by split, not a {type(data).__name__}.")
     for name, part in (("training", splits.train), ("test", splits.test)):
         for side, split in (("forgotten", part.forget), ("retained", part.retain)):
             if not len(split):

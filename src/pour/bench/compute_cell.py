@@ -198,9 +198,8 @@ class CellWorker:
             report = audit(
                 original=models["original"].model,
                 unlearned=model,
-                retrained=models["retrained"].model,
-                # The second retrained model is no yardstick for itself.
-                retrained_second=None if row.name == "ceiling" else models["ceiling"].model,
+                # The second retrained model is no reference for itself.
+                retrained=[models["retrained"].model, *([] if row.name == "ceiling" else [models["ceiling"].model])],
                 data=splits,
                 cache=self._work.out / CACHE,
                 seed=key.seed,

@@ -121,8 +121,7 @@ def _audit_all(
             name: audit(
                 original=original,
                 unlearned=student,
-                retrained=references[0],
-                retrained_second=references[1],
+                retrained=references,
                 data=splits,
                 cache=cache,
                 seed=seed,

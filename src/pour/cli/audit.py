@@ -46,10 +46,8 @@ def audit(
     data: Data = "digits",
     root: Root = None,
     retrained: Annotated[
-        Path | None, typer.Option(help="A model trained without the class: the reference of every verdict.")
-    ] = None,
-    retrained_second: Annotated[
-        Path | None, typer.Option(help="Another seed of it: the ceiling of similarities, the floor of distances.")
+        list[Path] | None,
+        typer.Option(help="Model trained without the class, the reference of every verdict; twice for two seeds."),
     ] = None,
     arch: Annotated[str | None, typer.Option(help="The architecture, for files of plain weights.")] = None,
     mean: Mean = None,
@@ -74,18 +72,19 @@ def audit(
     from pour.data.registry import is_segmentation
     from pour.data.splits import Splits
 
-    files = [path for path in (original, unlearned, retrained, retrained_second) if path is not None]
+    references = retrained or []
+    files = [original, unlearned, *references]
     _check_targets(out, report, files, overwrite=overwrite)
     if cache is not None and cache.exists() and not cache.is_dir():
         raise UsageError(f"--cache {cache} is a file; give a folder.")
     scenes = is_segmentation(data)
     if scenes:
-        unread = {"--retrained-second": retrained_second, "--relearn": relearn, "--layers": layers, "--cache": cache}
+        unread = {"--retrained": len(references) > 1, "--relearn": relearn, "--layers": layers, "--cache": cache}
         refuse_unread(unread, "on segmentation data")
-    plain = PlainWeights.of(arch, mean, std, original, unlearned, retrained, retrained_second)
+    plain = PlainWeights.of(arch, mean, std, *files)
     if scenes:
         result = audit_scenes(
-            {"original": original, "unlearned": unlearned, "retrained": retrained},
+            {"original": original, "unlearned": unlearned, "retrained": next(iter(references), None)},
             data,
             root,
             forget,
@@ -102,12 +101,11 @@ def audit(
     dataset = pour.load_dataset(data, root)
     splits = Splits.of(dataset, forget)
     before, after = open_model(original, plain, dataset), open_model(unlearned, plain, dataset)
-    reference = None if retrained is None else open_model(retrained, plain, dataset)
+    opened = [open_model(path, plain, dataset) for path in references]
     result = pour.audit(
         original=before,
         unlearned=after,
-        retrained=reference,
-        retrained_second=None if retrained_second is None else open_model(retrained_second, plain, dataset),
+        retrained=opened,
         data=splits,
         limit=limit,
         relearn=relearn,
@@ -123,7 +121,7 @@ def audit(
         return
     if report is not None:
         result.save(report.with_suffix(".json"))
-        models = {"original": before, "unlearned": after, "retrained": reference}
+        models = {"original": before, "unlearned": after, "retrained": next(iter(opened), None)}
         _write_page(result, report, models, splits, files, seed=seed, device=device)
     _tell(result, out, report, as_json=as_json, quiet=quiet)
 
