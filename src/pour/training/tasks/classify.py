@@ -47,6 +47,8 @@ _VALIDATION = 0.1
 class Images(Task[ImageDataset, ImageSplit]):
     """One class per image: the data and the labels of every task on images, without network and loss."""
 
+    one_label: ClassVar[bool] = True
+
     def load(self, name: str, root: str | Path | None = None, *, download: bool = False) -> ImageDataset:
         return load_dataset(name, root, download=download)
 
@@ -60,7 +62,13 @@ class Images(Task[ImageDataset, ImageSplit]):
     def belongs(self, labels: Tensor, classes: Collection[int]) -> Tensor:
         return torch.isin(labels, torch.tensor(list(classes), dtype=labels.dtype, device=labels.device))
 
-    def rows(self, features: Tensor, labels: Tensor) -> Rows:
+    @classmethod
+    def fits(cls, labels: Tensor) -> bool:
+        return labels.ndim == 1
+
+    def rows(self, features: Tensor, labels: Tensor, model: nn.Module | None = None) -> Rows:
+        """Return one feature vector per image; tokens and maps are averaged."""
+        features = features.flatten(2).mean(dim=2) if features.ndim > 2 else features
         return Rows(features, labels, torch.arange(len(labels), device=labels.device))
 
     def confusion(self, scores: Tensor, labels: Tensor) -> Tensor:

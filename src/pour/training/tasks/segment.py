@@ -14,19 +14,22 @@ from torch import Tensor
 
 from pour.data.formats.scenes import SegmentationDataset, SegmentationSplit
 from pour.data.registry import is_segmentation, load_segmentation
+from pour.data.samples import is_indexed
 from pour.data.scene_loader import NO_LABEL
 from pour.data.scenes import IGNORED, Scenes
 from pour.errors import UsageError
+from pour.metrics._sampling import stratified_sample
 from pour.metrics.segmentation import pixel_confusion, segmentation_scores
 from pour.models.head import find_head
 from pour.models.modes import evaluating
 from pour.models.networks.pretrained import read_weights
 from pour.models.networks.registry import build_model
+from pour.models.networks.segmentation import SegmentationModel
 from pour.models.output import scores_of
 from pour.models.state import digest
 from pour.models.tap import to_unit
 from pour.models.unwrap import unwrap
-from pour.training.tasks.task import Rows, Task, register_task
+from pour.training.tasks.task import Rows, Score, Task, register_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
     from pour.data.classes import ClassRequest
     from pour.data.loader import EpochLoader
+    from pour.models.head import Head
     from pour.training.run import Run
 
 __all__ = ["Segment", "class_weights", "evaluate_segmenter", "pixel_loss", "scene_batches"]
@@ -54,6 +58,7 @@ class Segment(Task[SegmentationDataset, Scenes]):
     """One class per pixel."""
 
     name: ClassVar[str] = "segment"
+    unit: ClassVar[str] = "pixel"
     metrics: ClassVar[tuple[str, ...]] = ("iou_r", "iou_r_rest", "iou_f", "cka_f_o", "cka_r_o", "rus_o", "raw.rus_o")
 
     weights: str | None = None
@@ -96,18 +101,80 @@ class Segment(Task[SegmentationDataset, Scenes]):
     def belongs(self, labels: Tensor, classes: Collection[int]) -> Tensor:
         return torch.isin(labels, torch.tensor(list(classes), dtype=labels.dtype, device=labels.device)).any(dim=(1, 2))
 
-    def rows(self, features: Tensor, labels: Tensor) -> Rows:
+    @classmethod
+    def fits(cls, labels: Tensor) -> bool:
+        return labels.ndim == 3
+
+    def rows(self, features: Tensor, labels: Tensor, model: nn.Module | None = None) -> Rows:
         """Return the features at every labelled pixel, read from the cell of the feature map that contains it."""
+        height, width = labels.shape[1:]
+        # The feature map also covers the margin that the network adds to an image.
+        frame = model.frame(height, width) if isinstance(model, SegmentationModel) else (height, width)
         samples, *places = ((labels >= 0) & (labels != IGNORED)).nonzero(as_tuple=True)
         cells = [
-            (place + 0.5).mul(features.shape[2 + axis] / labels.shape[1 + axis]).long()
-            for axis, place in enumerate(places)
+            (place + 0.5).mul(size / whole).long()
+            for place, size, whole in zip(places, features.shape[2:], frame, strict=True)
         ]
         return Rows(features[samples, :, cells[0], cells[1]], labels[samples, places[0], places[1]], samples)
 
     def confusion(self, scores: Tensor, labels: Tensor) -> Tensor:
         answers = zip(scores.argmax(dim=1), labels, strict=True)
         return torch.stack([pixel_confusion(given, truth, scores.shape[1]) for given, truth in answers])
+
+    def draw(self, samples: Any, classes: Collection[int], seed: int) -> Tensor:
+        """Keep at most ``pixels`` pixels of the forgotten and of the retained classes.
+
+        Every class has its share of its side, and every pixel of a class the same chance, so that a measure of the
+        drawn pixels has the expectation of the measure of all pixels.
+        """
+        if not is_indexed(samples):
+            raise UsageError(
+                "An audit of scenes draws pixels from all masks before it runs a model, so it needs samples with an "
+                "index; give scenes or a dataset instead of a loader."
+            )
+        if self.pixels < 2:
+            raise UsageError(f"pixels is {self.pixels}; similarity needs at least 2 on each side.")
+        masks = torch.as_tensor(samples.labels)
+        forgotten = torch.isin(masks, torch.tensor(list(classes), dtype=masks.dtype))
+        drawn = torch.full_like(masks, IGNORED)
+        sides = {"forgotten": forgotten, "retained": ~forgotten & (masks != IGNORED)}
+        for number, (side, chosen) in enumerate(sides.items()):
+            candidates = chosen.flatten().nonzero().squeeze(1)
+            if not len(candidates):
+                raise UsageError(f"The scenes show no pixel of the {side} classes.")
+            generator = torch.Generator().manual_seed(2 * seed + number)
+            labels = masks.flatten()[candidates].long()
+            picked = candidates[stratified_sample(labels, self.pixels, generator)]
+            drawn.view(-1)[picked] = masks.flatten()[picked]
+        return drawn
+
+    def scores(self, counts: Tensor, classes: Collection[int], names: tuple[str, ...]) -> dict[str, Score]:
+        """Return IoU_r, IoU_r of the rest, IoU_f and the IoU of every class."""
+        forgotten = sorted(classes)
+        retained = [label for label in range(len(names)) if label not in forgotten]
+        rest = counts.clone()
+        rest[:, forgotten] = 0
+        iou, iou_rest = (
+            part.diagonal(dim1=1, dim2=2) / (part.sum(1) + part.sum(2) - part.diagonal(dim1=1, dim2=2))
+            for part in (counts, rest)
+        )
+        found = {
+            "iou_r": Score(iou[:, retained].nanmean(dim=1), tuple(range(len(names)))),
+            "iou_r_rest": Score(iou_rest[:, retained].nanmean(dim=1), tuple(retained)),
+            # A forgotten class without pixels and answers has no IoU: nothing of it is left.
+            "iou_f": Score(iou[:, forgotten].nanmean(dim=1), tuple(forgotten), undefined=0.0),
+        }
+        for label, name in enumerate(names):
+            found[f"class_iou_{'f' if label in forgotten else 'r'}_{name}"] = Score(iou[:, label], (label,))
+        return found
+
+    def check_head(self, head: Head, num_classes: int) -> None:
+        if head.dim != 1:
+            raise UsageError(
+                "The model gives one answer to an image; segmentation needs a head that is a 1x1 convolution."
+            )
+        if head.num_classes != num_classes:
+            raise UsageError(f"The model has {head.num_classes} classes, the data {num_classes}.")
 
     def request_data(
         self, arch: str, dataset: SegmentationDataset, classes: tuple[int, ...], *, validation: int | None = None

@@ -29,11 +29,23 @@ if TYPE_CHECKING:
     from pour.data.info import DatasetInfo
     from pour.data.loader import EpochLoader
     from pour.data.samples import IndexedSamples
+    from pour.models.head import Head
     from pour.training.loop import TrainingLog
     from pour.training.recipes import Recipe
     from pour.training.run import Run
 
-__all__ = ["Dataset", "Rows", "Task", "find_task", "get_task", "list_tasks", "register_task"]
+__all__ = [
+    "Dataset",
+    "Rows",
+    "Score",
+    "Task",
+    "find_task",
+    "get_task",
+    "list_tasks",
+    "register_task",
+    "setting_names",
+    "task_of_labels",
+]
 
 # A task of this package registers when its module is imported, so that pour also runs from an unpacked source tree.
 _BUILT_IN = {"segment": "pour.training.tasks.segment", "match": "pour.training.tasks.match"}
@@ -79,6 +91,18 @@ class Rows:
     """Index in the batch of the sample that each feature vector belongs to, (m,)."""
 
 
+@dataclass(frozen=True)
+class Score:
+    """One metric of a task, computed from the counts of samples."""
+
+    values: Tensor
+    """One value per set of samples, (k,); NaN if the metric is undefined."""
+    classes: tuple[int, ...]
+    """True classes whose labels the metric counts."""
+    undefined: float | None = None
+    """Value if the metric is undefined on all samples. None leaves the metric out."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC, Generic[DatasetT, SamplesT]):
     """One kind of experiment. The fields of a subclass are its settings; each has a default.
@@ -91,6 +115,13 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
     """Name in experiments and records."""
     metrics: ClassVar[tuple[str, ...]]
     """Metrics of the catalogue that tables and pages show by default."""
+    one_label: ClassVar[bool] = False
+    """Whether every sample has one label and one feature vector.
+
+    An audit can then also probe the features and attack the training samples. Otherwise it reads only test samples.
+    """
+    unit: ClassVar[str] = "image"
+    """Noun for what has a label: ``image`` or ``pixel``."""
 
     # Data
 
@@ -142,9 +173,20 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
         Such a sample is a forget sample. Only its other pixels or tags count for the scores of retained classes.
         """
 
+    @classmethod
+    def fits(cls, labels: Tensor) -> bool:
+        """Return whether a batch of labels belongs to this task. A task that returns False must be named."""
+        return False
+
     @abstractmethod
-    def rows(self, features: Tensor, labels: Tensor) -> Rows:
-        """Return the feature vectors of a batch with their classes and samples; leave out void pixels."""
+    def rows(self, features: Tensor, labels: Tensor, model: nn.Module | None = None) -> Rows:
+        """Return the feature vectors of a batch with their classes and samples; leave out void pixels.
+
+        Args:
+            features: Features that reach the head, (n, d) or (n, d, ...) for tokens and maps.
+            labels: Labels of the batch.
+            model: Network of the features. It may pad its inputs.
+        """
 
     @abstractmethod
     def confusion(self, scores: Tensor, labels: Tensor) -> Tensor:
@@ -152,6 +194,32 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
 
         An image has one answer, a scene one per pixel. Intervals resample the first dimension, which counts samples.
         """
+
+    def draw(self, samples: Any, classes: Collection[int], seed: int) -> Tensor | None:
+        """Return labels that are void except where an audit keeps feature vectors. None keeps all of them."""
+        return None
+
+    def counts(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Return counts per sample, (n, ...), whose sums over samples :meth:`scores` reads."""
+        return self.confusion(scores, labels)
+
+    def scores(self, counts: Tensor, classes: Collection[int], names: tuple[str, ...]) -> dict[str, Score]:
+        """Return the metrics of answers by name; by default the accuracy on retained and on forgotten classes.
+
+        Args:
+            counts: Sums of :meth:`counts` over k sets of samples, (k, ...).
+            classes: Forgotten classes.
+            names: Names of all classes.
+        """
+        right, total = counts.diagonal(dim1=1, dim2=2), counts.sum(dim=2)
+        sides = {"acc_r": set(range(len(names))) - set(classes), "acc_f": set(classes)}
+        return {
+            name: Score(right[:, list(side)].sum(dim=1) / total[:, list(side)].sum(dim=1), tuple(sorted(side)))
+            for name, side in sides.items()
+        }
+
+    def check_head(self, head: Head, num_classes: int) -> None:
+        """Raise UsageError if a model with the head ``head`` does not suit the task."""
 
     @abstractmethod
     def request_data(
@@ -316,6 +384,20 @@ def get_task(name: str, **settings: Any) -> Task[Any, Any]:
 def setting_names(name: str) -> tuple[str, ...]:
     """Return the names of the settings of the task ``name``."""
     return tuple(field.name for field in fields(type(get_task(name))))
+
+
+def task_of_labels(labels: Tensor) -> str:
+    """Return the name of the task that a batch of labels belongs to.
+
+    Example:
+        >>> import torch
+        >>> task_of_labels(torch.tensor([0, 1])), task_of_labels(torch.zeros(1, 4, 4, dtype=torch.int64))
+        ('classify', 'segment')
+    """
+    for name in dict.fromkeys(("classify", *list_tasks())):
+        if type(get_task(name)).fits(labels):
+            return name
+    raise UsageError(f"No task has labels of shape {tuple(labels.shape)}; name the task.")
 
 
 def find_task(data: str, arch: str | None = None) -> str:
