@@ -103,5 +103,5 @@ def test_it_is_pour_forget_and_reads_no_images() -> None:
 
 
 def test_an_unknown_direction_is_told() -> None:
-    with pytest.raises(UsageError, match="direction must be auto, .* but is 'sideways'"):
+    with pytest.raises(UsageError, match=r"direction must be auto, .* but is 'sideways'"):
         make_method("pour-p", direction="sideways")
