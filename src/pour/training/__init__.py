@@ -6,7 +6,7 @@ from pour.training.recipes import RECIPES, Recipe, get_recipe
 from pour.training.resume import ResumeFile
 from pour.training.run import Precision, Run, resolve_device
 from pour.training.tasks.classify import describe_classifier, train_classifier
-from pour.training.tasks.task import Rows, Task, find_task, get_task, list_tasks, register_task
+from pour.training.tasks.task import Rows, Score, Task, find_task, get_task, list_tasks, register_task
 
 __all__ = [
     "RECIPES",
@@ -17,6 +17,7 @@ __all__ = [
     "ResumeFile",
     "Rows",
     "Run",
+    "Score",
     "Task",
     "TrainingLog",
     "classification_loss",

@@ -16,7 +16,7 @@ from pour.data.classes import resolve_classes
 from pour.metrics import Metric
 from pour.models import build_model, scores_of, to_unit
 from pour.models.tap import extract_features
-from pour.training import Rows, Task, register_task
+from pour.training import Rows, Score, Task, register_task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,7 +125,11 @@ class Tags(Task[TaggedDataset, TaggedImages]):
     def belongs(self, labels: torch.Tensor, classes: Any) -> torch.Tensor:
         return (labels[:, list(classes)] == 1).any(dim=1)
 
-    def rows(self, features: torch.Tensor, labels: torch.Tensor) -> Rows:
+    @classmethod
+    def fits(cls, labels: torch.Tensor) -> bool:
+        return labels.ndim == 2
+
+    def rows(self, features: torch.Tensor, labels: torch.Tensor, model: torch.nn.Module | None = None) -> Rows:
         """Return an image once for each of its tags."""
         samples, tags = (labels == 1).nonzero(as_tuple=True)
         return Rows(features[samples], tags, samples)
@@ -134,6 +138,18 @@ class Tags(Task[TaggedDataset, TaggedImages]):
         """Count the predicted tags (column) beside the true tags (row) of each image."""
         predicted = scores.sigmoid() >= self.threshold
         return ((labels == 1).unsqueeze(2) & predicted.unsqueeze(1)).to(torch.int64)
+
+    def counts(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return, per image and tag, whether it is predicted and true, predicted, and true: (n, C, 3)."""
+        predicted, true = scores.sigmoid() >= self.threshold, labels == 1
+        return torch.stack([predicted & true, predicted, true], dim=2).to(torch.int64)
+
+    def scores(self, counts: torch.Tensor, classes: Any, names: tuple[str, ...]) -> dict[str, Score]:
+        """Return the F1 of the retained tags, of the forgotten tags and of every tag."""
+        values = 2 * counts[..., 0] / (counts[..., 1] + counts[..., 2])
+        sides = {"tag_f1_r": [label for label in range(len(names)) if label not in classes], "tag_f1_f": list(classes)}
+        sides |= {f"tag_f1_{name}": [label] for label, name in enumerate(names)}
+        return {name: Score(values[:, side].nanmean(dim=1), tuple(side)) for name, side in sides.items()}
 
     def request_data(
         self, arch: str, dataset: TaggedDataset, classes: tuple[int, ...], *, validation: int | None = None
@@ -161,17 +177,11 @@ class Tags(Task[TaggedDataset, TaggedImages]):
         found = {}
         for name in dataset.splits:
             seen = extract_features(model, self.batches(self.split(dataset, name), run), device=run.torch_device)
-            values = f1(seen.scores.sigmoid() >= self.threshold, seen.labels == 1)
-            found[name] = dict(zip(dataset.classes, values.tolist(), strict=True))
+            scores = self.scores(self.counts(seen.scores, seen.labels).sum(dim=0, keepdim=True), (), dataset.classes)
+            found[name] = {tag: scores[f"tag_f1_{tag}"].values.item() for tag in dataset.classes}
         return {"tag_f1": found}
 
     def summary(self, described: Any) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         splits = described["tag_f1"]
         tags = next(iter(splits.values()))
         return ("tag", *splits), [(tag, *(f"{splits[name][tag]:.2%}" for name in splits)) for tag in tags]
-
-
-def f1(predicted: torch.Tensor, true: torch.Tensor) -> torch.Tensor:
-    """Return the F1 of each tag, (C,), from boolean tags (n, C)."""
-    both = (predicted & true).sum(dim=0)
-    return 2 * both / (predicted.sum(dim=0) + true.sum(dim=0)).clamp(min=1)
