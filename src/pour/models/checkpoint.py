@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from pour._io import atomic_path, refuse_to_overwrite
 from pour._version import __version__
 from pour.errors import PourError, UsageError
-from pour.geometry.projector import Projector
 from pour.models import card as cards
 from pour.models.copy_and_swap import copy_model, swap_module
 from pour.models.head import find_head
 from pour.models.header import Header, Projection, header_metadata, read_header, sort_metadata
 from pour.models.history import history
 from pour.models.networks.registry import load_plain, rebuild
+from pour.models.projecting.project import Projected, projected_layers
 from pour.models.projecting.projected_embedding import ProjectedEmbedding
 from pour.models.projecting.projected_head import ProjectedHead, projector_of_state
 from pour.models.state import TORCH_SUFFIXES, digest, is_torch_file, load_into, read_state_dict
@@ -84,8 +84,7 @@ def save(
                 logit=module.forgotten_logit if isinstance(module, ProjectedHead) else "keep",
                 behind=isinstance(module, ProjectedEmbedding),
             )
-            for name, module in model.named_modules()
-            if isinstance(module, ProjectedHead | ProjectedEmbedding)
+            for name, module in projected_layers(model).items()
         ),
         aliases=aliases,
         digest=digest(state),
@@ -132,12 +131,12 @@ def load(
     source = Path(path)
     state = read_state_dict(source)
     header = None if is_torch_file(source) else read_header(source)
-    if model is None and (header is None or header.architecture is None):
-        raise UsageError(f"{source} does not say which architecture it is for; pass the model it belongs to.")
     if model is not None:
         result = copy_model(unwrap(model))
     elif header is not None and header.architecture is not None:
         result = rebuild(header.architecture)
+    else:
+        raise UsageError(f"{source} contains no name of an architecture; pass the model that it was saved from.")
     if header is None:
         load_plain(result, state, source=str(source))
     else:
@@ -208,10 +207,8 @@ def _architecture(model: nn.Module, arch: str | cards.Architecture | None) -> ca
 
 def _with_projectors(model: nn.Module, header: Header, state: Mapping[str, Tensor], source: str) -> nn.Module:
     """Return ``model`` with the projectors of the file instead of its own."""
-    for projected in [module for module in model.modules() if isinstance(module, ProjectedHead)]:
-        model = swap_module(model, projected, projected.head)
-    for behind in [module for module in model.modules() if isinstance(module, ProjectedEmbedding)]:
-        model = swap_module(model, behind, behind.layer)
+    for former in projected_layers(model).values():
+        model = swap_module(model, former, former.layer)
     for entry in header.projections:
         try:
             place = model.get_submodule(entry.head)
@@ -221,10 +218,10 @@ def _with_projectors(model: nn.Module, header: Header, state: Mapping[str, Tenso
                 f"{source} is for another architecture than this {type(model).__name__}, which has no head "
                 f"{entry.head!r}; give the model that it was saved from."
             ) from error
-        layer: nn.Module
-        if entry.behind and isinstance(projector, Projector):
-            layer = ProjectedEmbedding(place, projector)
-        else:
-            layer = ProjectedHead(place, projector, forgotten=entry.forgotten, forgotten_logit=entry.logit)
-        model = swap_module(model, place, layer.to(next(place.parameters()).device))
+        projected: Projected = (
+            ProjectedEmbedding(place, projector)
+            if entry.behind
+            else ProjectedHead(place, projector, forgotten=entry.forgotten, forgotten_logit=entry.logit)
+        )
+        model = swap_module(model, place, projected.to(next(place.parameters()).device))
     return model

@@ -19,8 +19,18 @@ if TYPE_CHECKING:
 
     from pour.models.clip.texts import TextEncoder
 
-__all__ = ["Expectations", "ImageProjection", "embed_images", "expectations", "find_image_projection", "text_encoder"]
+__all__ = [
+    "Expectations",
+    "ImageProjection",
+    "WeightPart",
+    "embed_images",
+    "expectations",
+    "find_image_projection",
+    "text_encoder",
+]
 
+WeightPart = tuple[nn.Module, str, int]
+"""A tensor of a layer: the layer, the tensor's name in it, and the dimension that holds the features."""
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 _HALF = (0.5, 0.5, 0.5)
@@ -39,8 +49,8 @@ class ImageProjection:
     """The layer, or the :class:`ProjectedEmbedding` around it."""
     num_features: int
     """Width d of the embedding."""
-    parts: tuple[tuple[nn.Module, str, int], ...]
-    """The linear map that the embedding ends in: owner, name and output dimension of its tensors; empty if none."""
+    parts: tuple[WeightPart, ...]
+    """Tensors of the linear map that the embedding ends in; none if it ends in another map."""
     why_not: str = ""
     """Why there is none."""
 
@@ -95,7 +105,7 @@ def _libraries(model: nn.Module) -> set[str]:
     return {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
 
 
-def _linear_parts(layer: nn.Linear) -> tuple[tuple[nn.Module, str, int], ...]:
+def _linear_parts(layer: nn.Linear) -> tuple[WeightPart, ...]:
     return ((layer, "weight", 0),) if layer.bias is None else ((layer, "weight", 0), (layer, "bias", 0))
 
 
@@ -124,7 +134,7 @@ def _open_clip(model: nn.Module) -> ImageProjection | None:
     if not isinstance(visual, nn.Module):
         return None
     tower = visual.layer if isinstance(visual, ProjectedEmbedding) else visual
-    parts: tuple[tuple[nn.Module, str, int], ...] = ()
+    parts: tuple[WeightPart, ...] = ()
     why_not = f"its image tower, a {type(tower).__name__}, does not end in a linear layer"
     matrix = getattr(tower, "proj", None)
     if isinstance(matrix, nn.Linear):

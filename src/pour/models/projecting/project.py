@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
     from pour.geometry.projector import Projector
 
-__all__ = ["as_precise", "check_logit", "earlier_logit", "project"]
+__all__ = ["Projected", "as_precise", "check_logit", "earlier_logit", "project", "projected_layers"]
+
+Projected = ProjectedHead | ProjectedEmbedding
+"""A layer with a projector or an eraser."""
+
+
+def projected_layers(model: nn.Module) -> dict[str, Projected]:
+    """Return the layers of ``model`` with a projector, by dotted name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, Projected)}
 
 
 def project(
@@ -56,11 +64,11 @@ def project(
     """
     place = find_head(model) if place is None else place
     old = place.module
-    if isinstance(old, ProjectedHead | ProjectedEmbedding) and not replace:
+    if isinstance(old, Projected) and not replace:
         removal = Eraser.after(old.projector, removal)
     parameter = next(place.layer.parameters())
     removal = removal.to(device=parameter.device, dtype=torch.promote_types(parameter.dtype, torch.float32))
-    new: ProjectedHead | ProjectedEmbedding
+    new: Projected
     if isinstance(place, ImageProjection):
         new = ProjectedEmbedding(place.layer, removal)
     else:

@@ -121,6 +121,11 @@ class ProjectedHead(nn.Module):
         self.register_buffer("forgotten_mask", mask if self.dim == -1 else mask.view(-1, 1, 1), persistent=False)
 
     @property
+    def layer(self) -> nn.Linear | nn.Conv2d:
+        """Head behind the projector."""
+        return self.head
+
+    @property
     def weight(self) -> Tensor:
         """``W P``, for a model that computes its scores from the weight instead of calling its head."""
         own = self.head.weight
