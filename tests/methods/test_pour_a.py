@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pour
 from pour.errors import UsageError
-from pour.models.card import set_head_name
+from pour.models.card import change_card
 from pour.models.head import find_head
 from pour.models.projecting.projected_head import ProjectedHead
 from pour.unlearning import ForgetRequest
@@ -28,7 +28,7 @@ DATA = bed_data()
 def mlp() -> nn.Module:
     model = bed_network("mlp", DATA, seed=5)
     # Functions below pour.unlearn find the head without images.
-    set_head_name(model, "fc")
+    change_card(model, head="fc")
     return model
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 
 from pour.errors import UsageError
-from pour.models.check_data import names_of_scores
+from pour.models.card import names_of_scores
 from pour.models.clip.concepts import concept_directions
 from pour.models.clip.texts import prompt_embeddings
 from pour.models.head import find_head

@@ -24,15 +24,14 @@ __all__ = [
     "ModelCard",
     "architecture",
     "card_of",
+    "change_card",
     "checked_names",
     "class_names",
     "copy_card",
-    "head_name",
     "json_value",
+    "names_of_scores",
     "set_architecture",
     "set_class_names",
-    "set_head_name",
-    "write_card",
 ]
 
 # A plain attribute of the model: copy.deepcopy copies it, and state dicts do not contain it.
@@ -65,15 +64,15 @@ def card_of(model: nn.Module) -> ModelCard:
     return card if isinstance(card, ModelCard) else ModelCard()
 
 
-def write_card(model: nn.Module, card: ModelCard) -> None:
-    """Replace the card of ``model``."""
+def change_card(model: nn.Module, **changes: Any) -> None:
+    """Replace some fields of the card of ``model``."""
     # nn.Module.__setattr__ would refuse a name that a submodule has.
-    object.__setattr__(unwrap(model), _ATTRIBUTE, card)
+    object.__setattr__(unwrap(model), _ATTRIBUTE, dataclasses.replace(card_of(model), **changes))
 
 
 def copy_card(source: nn.Module, target: nn.Module) -> None:
-    """Give ``target`` the card of ``source``."""
-    write_card(target, card_of(source))
+    """Write the card of ``source`` to ``target``."""
+    change_card(target, **vars(card_of(source)))
 
 
 def class_names(model: nn.Module) -> tuple[str, ...] | None:
@@ -89,6 +88,15 @@ def class_names(model: nn.Module) -> tuple[str, ...] | None:
     return None if is_placeholder or not listed else listed
 
 
+def names_of_scores(model: nn.Module, num_classes: int) -> tuple[str, ...] | None:
+    """Return the class names of ``model``, or None if there is not one name per score.
+
+    A transformers configuration may still list the classes of an earlier head.
+    """
+    names = class_names(model)
+    return names if names is not None and len(names) == num_classes else None
+
+
 def checked_names(names: Sequence[str]) -> tuple[str, ...]:
     """Return class names as a tuple. Raise UsageError if they are not a list of strings."""
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
@@ -98,8 +106,7 @@ def checked_names(names: Sequence[str]) -> tuple[str, ...]:
 
 def set_class_names(model: nn.Module, names: Sequence[str] | None) -> None:
     """Write the names of the classes, in the order of the scores, to the card of ``model``."""
-    checked = None if names is None else checked_names(names)
-    write_card(model, dataclasses.replace(card_of(model), class_names=checked))
+    change_card(model, class_names=None if names is None else checked_names(names))
 
 
 def architecture(model: nn.Module) -> Architecture | None:
@@ -109,18 +116,7 @@ def architecture(model: nn.Module) -> Architecture | None:
 
 def set_architecture(model: nn.Module, name: str, options: Mapping[str, Any]) -> None:
     """Write the name and options for :func:`pour.models.build_model` to the card of ``model``."""
-    value = Architecture(name, json_value(dict(options)))
-    write_card(model, dataclasses.replace(card_of(model), architecture=value))
-
-
-def head_name(model: nn.Module) -> str | None:
-    """Return the dotted name of the head, or None if the card has none."""
-    return card_of(model).head
-
-
-def set_head_name(model: nn.Module, name: str) -> None:
-    """Write the dotted name of the head to the card of ``model``, for a head that cannot be found by its shape."""
-    write_card(model, dataclasses.replace(card_of(model), head=name))
+    change_card(model, architecture=Architecture(name, json_value(options)))
 
 
 def json_value(value: Any) -> Any:

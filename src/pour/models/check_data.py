@@ -1,4 +1,4 @@
-"""Check that data have the classes and channels that a model was made for."""
+"""Check that data have the classes and channels that a model was trained for."""
 
 from __future__ import annotations
 
@@ -13,45 +13,39 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["check_data", "names_of_scores"]
-
-
-def names_of_scores(model: nn.Module, num_classes: int) -> tuple[str, ...] | None:
-    """The model's class names, or None where there is not one for each of its ``num_classes`` scores.
-
-    A transformers configuration may still list the classes of an earlier head.
-    """
-    names = cards.class_names(model)
-    return names if names is not None and len(names) == num_classes else None
+__all__ = ["check_data"]
 
 
 def check_data(model: nn.Module, *, channels: int | None, names: Sequence[str]) -> None:
-    """Raise where ``model`` says of itself that it is for other images or other classes.
+    """Raise UsageError if the card of ``model`` describes other images or other classes.
 
     Args:
-        model: any classifier; one that says nothing of itself is taken as it is.
-        channels: of the images, where that is known.
-        names: the classes of the data; names that are mere numbers are not compared.
+        model: Any classifier. A model without a card passes.
+        channels: Number of channels of the images, if known.
+        names: Classes of the data. Names that are only numbers are not compared.
+
+    Warns:
+        UserWarning: Some classes have other names than in the model.
     """
-    card = cards.architecture(model)
-    wanted = None if card is None else card.options.get("in_channels")
-    if None not in (wanted, channels) and wanted != channels:
+    architecture = cards.architecture(model)
+    options = {} if architecture is None else architecture.options
+    if None not in (options.get("in_channels"), channels) and options["in_channels"] != channels:
+        expected = options["in_channels"]
         raise UsageError(
-            f"The model takes images of {wanted} channel{'s' * (wanted != 1)}, and these have {channels}; give the "
+            f"The model takes images of {expected} channel{'s' * (expected != 1)}, and these have {channels}; give the "
             "data that it was trained on."
         )
-    scores = None if card is None else card.options.get("num_classes")
-    if scores is not None and scores != len(names):
+    if options.get("num_classes", len(names)) != len(names):
         raise UsageError(
-            f"The model has scores for {scores} classes, and the data have {len(names)}; give the data that it was "
-            "trained on."
+            f"The model has scores for {options['num_classes']} classes, and the data have {len(names)}; give the data "
+            "that it was trained on."
         )
-    known = cards.class_names(model)
+    model_names = cards.names_of_scores(model, len(names))
     numbers = tuple(str(index) for index in range(len(names)))
-    if known is None or len(known) != len(names) or numbers in (known, tuple(names)) or known == tuple(names):
+    if model_names is None or numbers in (model_names, tuple(names)) or model_names == tuple(names):
         return
-    odd = next(index for index in range(len(names)) if known[index] != names[index])
-    told = f"Class {odd} is {known[odd]!r} to the model and {names[odd]!r} in the data"
-    if set(known) == set(names):
-        raise UsageError(f"{told}: the same classes in another order; bring the labels into the model's order.")
-    warnings.warn(f"{told}; make sure that their orders agree.", stacklevel=3)
+    first = next(index for index in range(len(names)) if model_names[index] != names[index])
+    difference = f"Class {first} is {model_names[first]!r} to the model and {names[first]!r} in the data"
+    if set(model_names) == set(names):
+        raise UsageError(f"{difference}: the same classes in another order; bring the labels into the model's order.")
+    warnings.warn(f"{difference}; make sure that their orders agree.", stacklevel=3)

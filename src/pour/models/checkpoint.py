@@ -89,7 +89,7 @@ def save(
         aliases=aliases,
         digest=digest(state),
         pour_version=__version__,
-        head=cards.head_name(model),
+        head=cards.card_of(model).head,
     )
     metadata = header_metadata(header)
     with atomic_path(target) as temporary:
@@ -136,7 +136,7 @@ def load(
     elif header is not None and header.architecture is not None:
         result = rebuild(header.architecture)
     else:
-        raise UsageError(f"{source} contains no name of an architecture; pass the model that it was saved from.")
+        raise UsageError(f"{source} contains no name of an architecture; pass the model it belongs to.")
     if header is None:
         load_plain(result, state, source=str(source))
     else:
@@ -147,8 +147,13 @@ def load(
             header, state = _unwrapped(header, state)
         result = _with_projectors(result, header, state, str(source))
         load_into(result, state, source=str(source))
-        head = header.head or cards.head_name(result)
-        cards.write_card(result, cards.ModelCard(header.history, header.class_names, header.architecture, head))
+        cards.change_card(
+            result,
+            history=header.history,
+            class_names=header.class_names,
+            architecture=header.architecture,
+            head=header.head or cards.card_of(result).head,
+        )
     return result.to(device).eval() if device is not None else result.eval()
 
 

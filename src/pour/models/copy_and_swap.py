@@ -1,4 +1,4 @@
-"""Copying a model and exchanging one of its modules."""
+"""Copy a model, and exchange one of its modules."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def copy_model(model: ModuleT) -> ModuleT:
-    """A deep copy, with a sentence where PyTorch cannot make one."""
+    """Return a deep copy. Raise UsageError if a part of the model cannot be copied."""
     try:
         return copy.deepcopy(model)
     except (RuntimeError, TypeError) as error:
         if not any(word in str(error) for word in ("deepcopy", "pickle")):
             raise
-        raise UsageError(f"The model cannot be copied because {_uncopied(model)}") from error
+        raise UsageError(f"The model cannot be copied because {_reason_not_copied(model)}") from error
 
 
-def _uncopied(model: nn.Module) -> str:
-    """What of the model Python cannot copy, and what to do about it."""
+def _reason_not_copied(model: nn.Module) -> str:
+    """Return the part of the model that Python cannot copy, and the remedy."""
     for name, module in model.named_modules():
         place = f"{name}." if name else ""
-        old = [attribute[:-2] for attribute in module._parameters if attribute.endswith("_g")]
+        normed = [attribute[:-2] for attribute in module._parameters if attribute.endswith("_g")]
         for attribute, value in vars(module).items():
-            if attribute in old:
+            if attribute in normed:
                 return (
                     f"{place}{attribute} is computed by the old torch.nn.utils.weight_norm; remove it, or use "
                     "torch.nn.utils.parametrizations.weight_norm."
@@ -43,11 +43,11 @@ def _uncopied(model: nn.Module) -> str:
                 copy.deepcopy(value)
             except (RuntimeError, TypeError):
                 return f"its attribute {place}{attribute} cannot; set it to None or detach it first."
-    return "something that it holds cannot; remove what is no parameter, buffer or plain value."
+    return "one of its private attributes cannot; remove attributes other than parameters, buffers and plain values."
 
 
 def in_float32(model: ModuleT) -> ModuleT:
-    """The model itself where all its weights are float32, else a float32 copy.
+    """Return the model itself if all its weights are float32, otherwise a float32 copy.
 
     Example:
         >>> layer = nn.Linear(2, 2)
@@ -61,7 +61,7 @@ def in_float32(model: ModuleT) -> ModuleT:
 
 
 def swap_module(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
-    """Put ``new`` wherever ``old`` is registered in ``model``; return the model, which is ``new`` if it was ``old``."""
+    """Replace ``old`` by ``new`` everywhere in ``model``. Return the model, or ``new`` if the model was ``old``."""
     if model is old:
         copy_card(model, new)
         return new

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from pour.errors import UsageError
-from pour.models.card import head_name
+from pour.models.card import card_of
 from pour.models.clip.zero_shot import ZeroShotClassifier
 from pour.models.networks.normalized_model import NormalizedModel
 from pour.models.networks.resnet import ResNet
@@ -132,10 +132,10 @@ def _named_head(model: nn.Module, head: str | None) -> str | None:
     projected = [name for name, module in model.named_modules() if isinstance(module, ProjectedHead)]
     if len(projected) > 1:
         raise _ambiguous(model, projected)
-    told: str | None = head_name(model)
     if projected:
         return str(projected[0])
-    return None if told is None else _named(model, told)
+    name = card_of(model).head
+    return None if name is None else _named(model, name)
 
 
 def _checked(model: nn.Module, name: str) -> Head:

@@ -1,4 +1,4 @@
-"""Find the head of a model on a few images of its data, whatever the precision and device of the model."""
+"""Find the head of a model on a few images of its data, in any precision and on any device."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 __all__ = ["FEW_IMAGES", "head_on_images"]
 
 FEW_IMAGES = 8
-"""Number of images to verify a head on."""
+"""Number of images that verify a head."""
 
 
 def head_on_images(model: nn.Module, images: Tensor, *, head: str | None = None) -> Head:
     """Find the head of ``model`` and verify it on ``images``, see :func:`~pour.models.head.find_head`.
 
     Args:
-        model: Any classifier; it is left as it was.
+        model: Any classifier, which is not changed.
         images: A few images, uint8 or floats in [0, 1], on any device.
         head: Dotted name of the head.
 
@@ -45,6 +45,6 @@ def head_on_images(model: nn.Module, images: Tensor, *, head: str | None = None)
     except CannotRunError as error:
         raise UsageError(
             f"The model cannot run on images of shape {tuple(example.shape)} ({error.reason}); give images of the size "
-            "and channels that it takes."
+            "and channels that it accepts."
         ) from error
     return Head(name, unwrap(model).get_submodule(name))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pour._records import AnyFloat, Json, record
 from pour._version import __version__
-from pour.models.card import card_of, json_value, write_card
+from pour.models.card import card_of, change_card, json_value
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,5 +71,4 @@ def forgotten_before(model: nn.Module) -> frozenset[int]:
 
 def add_entry(model: nn.Module, entry: HistoryEntry) -> None:
     """Append ``entry`` to the history of ``model``."""
-    card = card_of(model)
-    write_card(model, dataclasses.replace(card, history=(*card.history, entry)))
+    change_card(model, history=(*card_of(model).history, entry))

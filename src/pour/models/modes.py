@@ -1,4 +1,4 @@
-"""Looking at a model without leaving a trace."""
+"""Run a model in evaluation mode without a lasting change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["evaluating"]
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put ``model`` in evaluation mode; afterwards its modules' modes and the random state are as they were."""
+    """Put ``model`` in evaluation mode. Afterwards restore the modes of its modules and the random state."""
     modes = [(module, module.training) for module in model.modules()]
     devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
     model.eval()

@@ -1,13 +1,17 @@
-"""The score tensor inside whatever a classifier returns."""
+"""Find the score tensor in the output of a classifier."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["output_tensors", "scores_of"]
 
@@ -15,32 +19,34 @@ _SCORE_KEYS = ("logits", "out")
 
 
 def output_tensors(output: object) -> list[Tensor]:
-    """Every tensor that could be the scores: the tensor itself, ``.logits``, ``["out"]``, or all that are there."""
+    """Return every tensor that could be the scores: the tensor itself, ``.logits``, ``["out"]``, or all tensors."""
     if isinstance(output, Tensor):
         return [output]
-    if dataclasses.is_dataclass(output) and not isinstance(output, type | Mapping):
-        output = {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
     if isinstance(output, Mapping):
-        for key in _SCORE_KEYS:
-            if isinstance(output.get(key), Tensor):
-                return [output[key]]
-        return [tensor for value in output.values() for tensor in output_tensors(value)]
-    if isinstance(output, list | tuple):
-        fields = getattr(output, "_fields", ())
-        for key in _SCORE_KEYS:
-            if key in fields and isinstance(getattr(output, key), Tensor):
-                return [getattr(output, key)]
-        return [tensor for value in output for tensor in output_tensors(value)]
-    logits = getattr(output, "logits", None)
-    return [logits] if isinstance(logits, Tensor) else []
+        fields: Mapping[str, object] = output
+    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
+        fields = {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
+    elif isinstance(output, list | tuple):
+        names: Iterable[Any] = getattr(output, "_fields", range(len(output)))
+        fields = dict(zip(names, output, strict=True))
+    else:
+        logits = getattr(output, "logits", None)
+        return [logits] if isinstance(logits, Tensor) else []
+    for key in _SCORE_KEYS:
+        if isinstance(scores := fields.get(key), Tensor):
+            return [scores]
+    return [tensor for value in fields.values() for tensor in output_tensors(value)]
 
 
 def scores_of(output: object, *, num_classes: int | None = None) -> Tensor:
-    """The class scores: ``.logits`` or ``["out"]`` where there is one, else the first tensor with as many scores.
+    """Return the class scores: ``.logits`` or ``["out"]`` if present, otherwise the first tensor with as many scores.
 
     Args:
-        output: What the model returned.
-        num_classes: The number of scores, to tell them from embeddings; the first tensor is taken if left out.
+        output: Output of the model.
+        num_classes: Number of scores, which distinguishes them from embeddings. By default the first tensor is taken.
+
+    Raises:
+        UsageError: The output contains no tensor.
     """
     tensors = output_tensors(output)
     if not tensors:

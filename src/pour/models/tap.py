@@ -1,9 +1,10 @@
-"""Tapping features: what the encoder gives and what the head sees."""
+"""Read the features of a network: the output of the encoder, and the input of the head."""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ __all__ = ["Features", "Tap", "extract_features", "fast_encoder", "on_device", "
 
 
 def to_unit(images: Tensor) -> Tensor:
-    """Images as floats in [0, 1]: uint8 is divided by 255, floats pass through unchanged.
+    """Return images as floats in [0, 1]: uint8 is divided by 255, floats do not change.
 
     Example:
         >>> to_unit(torch.tensor([0, 255], dtype=torch.uint8))
@@ -38,46 +39,42 @@ def to_unit(images: Tensor) -> Tensor:
 
 
 class Tap:
-    """What passed the head in the model's last call; gradients flow through both tensors."""
+    """The features that entered the head in the model's last call. Gradients flow through them."""
 
     def __init__(self, head: Head) -> None:
         self.head = head
-        self._raw: Tensor | None = None
-        self._features: Tensor | None = None
+        self._inputs: dict[nn.Module, Tensor] = {}
 
     @property
     def raw(self) -> Tensor:
-        """The encoder's output, before the projector if there is one."""
-        return self._got(self._raw)
+        """Output of the encoder, before the projector if there is one."""
+        return self._input_of(self.head.module)
 
     @property
     def features(self) -> Tensor:
-        """What the linear layer sees, after the projector if there is one."""
-        return self._got(self._features)
+        """Input of the linear layer, after the projector if there is one."""
+        return self._input_of(self.head.layer)
 
-    def _got(self, tensor: Tensor | None) -> Tensor:
-        if tensor is None:
+    def _input_of(self, module: nn.Module) -> Tensor:
+        if module not in self._inputs:
             raise PourError(
                 f"The head {self.head.name!r} has not run since it was tapped; call the model first (uncompiled: a "
                 "compiled model does not run hooks). A model that computes its scores from the head's weight, without "
                 "calling the head, cannot be tapped."
             )
-        return tensor
+        return self._inputs[module]
 
-    def _keep_raw(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        self._raw = inputs[0]
-
-    def _keep_features(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        self._features = inputs[0]
+    def _keep_input(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        self._inputs[module] = inputs[0]
 
 
 @contextlib.contextmanager
 def tap_features(model: nn.Module, head: str | Head | None = None) -> Iterator[Tap]:
-    """Record what the head of ``model`` sees while the block runs; the hooks are released whatever happens.
+    """Record the features that enter the head of ``model`` while the block runs.
 
     Args:
         model: Any classifier.
-        head: Its head or the head's dotted name; found by :func:`find_head` if left out.
+        head: Head, or its dotted name. By default :func:`find_head` finds it.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
@@ -86,28 +83,22 @@ def tap_features(model: nn.Module, head: str | Head | None = None) -> Iterator[T
         >>> tap.features.shape
         torch.Size([2, 4])
     """
-    # A head found in a copy of the model names the place; its module is the copy's.
-    found = find_head(model, head=head.name if isinstance(head, Head) else head)
-    tap = Tap(found)
-    handles = [
-        found.module.register_forward_pre_hook(tap._keep_raw),
-        found.layer.register_forward_pre_hook(tap._keep_features),
-    ]
-    try:
+    # The module of a head that was found in a copy of the model belongs to the copy, so only its name is used.
+    tap = Tap(find_head(model, head=head.name if isinstance(head, Head) else head))
+    with contextlib.ExitStack() as hooks:
+        for module in {tap.head.module, tap.head.layer}:
+            hooks.callback(module.register_forward_pre_hook(tap._keep_input).remove)
         yield tap
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @dataclass(frozen=True)
 class Features:
-    """A model's view of a data set, image by image in the order given."""
+    """Features, scores and labels of the images of a data set, in their order."""
 
     features: Tensor
-    """What the head sees, after the projector: (N, d), or (N, ..., d) and (N, d, H, W) for tokens and maps."""
+    """Input of the linear layer, after the projector: (N, d), or (N, ..., d) and (N, d, H, W) for tokens and maps."""
     raw: Tensor
-    """The encoder's output before the projector; the same tensor where there is none."""
+    """Output of the encoder, before the projector. The same tensor as ``features`` if there is no projector."""
     scores: Tensor
     """Class scores, (N, C)."""
     labels: Tensor
@@ -115,14 +106,6 @@ class Features:
 
     def __len__(self) -> int:
         return len(self.features)
-
-
-@dataclass
-class _Parts:
-    features: list[Tensor] = field(default_factory=list)
-    raw: list[Tensor] = field(default_factory=list)
-    scores: list[Tensor] = field(default_factory=list)
-    labels: list[Tensor] = field(default_factory=list)
 
 
 def extract_features(
@@ -133,17 +116,17 @@ def extract_features(
     device: str | torch.device | None = None,
     limit: int | None = None,
 ) -> Features:
-    """Run ``model`` once over ``batches`` and keep features, raw features, scores and labels.
+    """Run ``model`` once over ``batches`` and return features, raw features, scores and labels.
 
-    The model runs in evaluation mode without gradients, and every module gets its own mode back. The results stay on
+    The model runs in evaluation mode without gradients. Afterwards every module has its mode again. The results stay on
     the device of the run, as ordinary tensors that later training may use.
 
     Args:
         model: Any classifier.
-        batches: Pairs of images (uint8, or floats in [0, 1]) and labels; a ``DataLoader`` will do.
-        head: The head or its name; found by :func:`find_head` if left out.
-        device: Where to run; the model goes there for the run and comes back. By default where the model is.
-        limit: Stop after this many images.
+        batches: Pairs of images (uint8, or floats in [0, 1]) and labels, for example a ``DataLoader``.
+        head: Head, or its dotted name. By default :func:`find_head` finds it.
+        device: Device of the run, to which the model moves and from which it returns. By default its own device.
+        limit: Maximum number of images.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
@@ -153,38 +136,36 @@ def extract_features(
     """
     if limit is not None and limit < 1:
         raise UsageError(f"limit is {limit}; give the number of images to take, at least 1.")
-    parts = _Parts()
-    taken = 0
+    parts = defaultdict[str, list[Tensor]](list)
+    count = 0
     network = unwrap(model)
     with on_device(network, device) as place, tap_features(network, head) as tap, evaluating(network):
         for images, labels in checked_batches(batches):
-            if limit is not None and taken >= limit:
+            if limit is not None and count >= limit:
                 break
-            left = len(images) if limit is None else min(len(images), limit - taken)
+            size = len(images) if limit is None else min(len(images), limit - count)
             with torch.inference_mode():
-                output = network(to_unit(images[:left].to(place, non_blocking=True)))
-            scores = scores_of(output, num_classes=tap.head.num_classes)
-            parts.scores.append(scores)
-            parts.features.append(tap.features)
+                output = network(to_unit(images[:size].to(place, non_blocking=True)))
+            parts["features"].append(tap.features)
+            parts["scores"].append(scores_of(output, num_classes=tap.head.num_classes))
+            parts["labels"].append(labels[:size].to(place, non_blocking=True))
             if tap.raw is not tap.features:
-                parts.raw.append(tap.raw)
-            parts.labels.append(labels[:left].to(place, non_blocking=True))
-            taken += left
-    if not taken:
+                parts["raw"].append(tap.raw)
+            count += size
+    if not count:
         raise UsageError("There are no images to take features from; the batches are empty.")
     # Joined outside inference mode, so that probes and attacks may train on the result.
-    features = torch.cat(parts.features)
-    raw = torch.cat(parts.raw) if parts.raw else features
-    return Features(features=features, raw=raw, scores=torch.cat(parts.scores), labels=torch.cat(parts.labels))
+    joined = {name: torch.cat(tensors) for name, tensors in parts.items()}
+    return Features(**{"raw": joined["features"], **joined})
 
 
 @contextlib.contextmanager
 def fast_encoder(model: nn.Module, head: str, *, enabled: bool = True) -> Iterator[None]:
-    """Multiply matrices in TF32, as convolutions do by default; the head, whose scores decide, stays in float32.
+    """Multiply matrices in TF32 inside the block, as convolutions do by default. The head stays in float32.
 
     Args:
-        model: runs while the block does.
-        head: the dotted name of its head; "" for a model that is one.
+        model: Network that runs in the block.
+        head: Dotted name of its head; "" for a model that is a head itself.
         enabled: False does nothing.
     """
     before = torch.get_float32_matmul_precision()
@@ -206,26 +187,26 @@ def fast_encoder(model: nn.Module, head: str, *, enabled: bool = True) -> Iterat
 
 
 def checked_batches(batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (images, labels) pairs, refusing anything else with a sentence."""
+    """Yield pairs of images and labels. Raise UsageError for anything else."""
     return map(checked_batch, batches)
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where the model's first parameter or buffer is."""
+    """Return the device of the model's first parameter or buffer, or the CPU if it has none."""
     first = next(chain(model.parameters(), model.buffers()), None)
     return torch.device("cpu") if first is None else first.device
 
 
 @contextlib.contextmanager
 def on_device(model: nn.Module, device: str | torch.device | None) -> Iterator[torch.device]:
-    """Have ``model`` on a device inside the block and where it was afterwards, whatever happens."""
+    """Move ``model`` to a device inside the block, and back afterwards. Yield the device."""
     home = device_of(model)
     place = home if device is None else torch.device(device)
-    moved = place != home
-    if moved:
-        model.to(place)
+    if place == home:
+        yield place
+        return
+    model.to(place)
     try:
         yield place
     finally:
-        if moved:
-            model.to(home)
+        model.to(home)

@@ -9,7 +9,7 @@ import torch
 
 from pour.data.classes import resolve_classes
 from pour.errors import DivergenceError
-from pour.models.check_data import names_of_scores
+from pour.models.card import names_of_scores
 from pour.models.head import find_head
 from pour.models.history import forgotten_before
 from pour.models.modes import evaluating

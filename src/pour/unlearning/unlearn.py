@@ -15,7 +15,7 @@ import torch
 from pour.data.classes import resolve_classes
 from pour.errors import UsageError
 from pour.models import card as cards
-from pour.models.check_data import check_data, names_of_scores
+from pour.models.check_data import check_data
 from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
 from pour.models.head_on_images import FEW_IMAGES, head_on_images
@@ -164,7 +164,7 @@ def carry_out(
         check_data(original, channels=request.channels, names=request.class_names)
     found = _head(original, request, method, head, example)
     gone = forgotten_before(original)
-    names = names_of_scores(original, found.num_classes)
+    names = cards.names_of_scores(original, found.num_classes)
     classes = resolve_classes(request.classes, num_classes=found.num_classes, class_names=names, already=sorted(gone))
     if request.pixelwise and not method.pixelwise:
         able = ", ".join(info.name for info in list_methods() if get_method(info.name).pixelwise)
@@ -189,7 +189,7 @@ def carry_out(
         work = copy_model(original)
         if head is not None or example is not None or not _is_found(work, found):
             # Methods then find it without images, and the result keeps the name.
-            cards.set_head_name(work, found.name)
+            cards.change_card(work, head=found.name)
         result = method(work if dtype is None else work.float(), granted, run)
         if not isinstance(result, torch.nn.Module):
             raise UsageError(f"{method.name} gave back a {type(result).__name__}; its __call__ must return the model.")

@@ -117,7 +117,7 @@ def forget_concepts(
         >>> from pour.models.clip.texts import TextTable
         >>> texts = TextTable(("a cat", "a dog"), torch.eye(4)[:2])
         >>> encoder = ImageTextEncoder(4, width=4, blocks=(1,))
-        >>> forgotten = forget_concepts(encoder, "a cat", encode=texts, direction="text")
+        >>> forgotten = forget_concepts(encoder, "a cat", encode=texts, part="text")
         >>> forgotten(torch.rand(2, 3, 8, 8))[:, 0].abs().max().item() < 1e-6
         True
     """

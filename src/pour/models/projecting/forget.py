@@ -14,7 +14,7 @@ from pour.data.samples import checked_batch
 from pour.errors import UsageError
 from pour.geometry.fitter import ProjectorFitter
 from pour.geometry.projector import Projector
-from pour.models.check_data import names_of_scores
+from pour.models.card import names_of_scores
 from pour.models.clip.dual_encoder import ImageProjection, find_image_projection
 from pour.models.copy_and_swap import copy_model
 from pour.models.head import Example, Head, find_head

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pour.errors import UsageError
-from pour.models.card import head_name
+from pour.models.card import card_of
 from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
 from pour.models.projecting.projected_head import ProjectedHead, is_masked
@@ -74,7 +74,7 @@ def fresh_model(model: nn.Module, request: Granted, run: Run) -> nn.Module:
     """A freshly initialised network of the request, drawn with the run's seed alone; ``model`` says how many scores."""
     with run.seeded():
         fresh = request.build()
-    found, wanted = find_head(fresh, head=head_name(model)).num_classes, find_head(model).num_classes
+    found, wanted = find_head(fresh, head=card_of(model).head).num_classes, find_head(model).num_classes
     if found != wanted:
         raise UsageError(
             f"build= made a model with {found} scores, but the model at hand has {wanted}; build the same."
