@@ -1,7 +1,7 @@
-"""Figures of an audit, each a pure function from data to a matplotlib figure, light or dark.
+"""Figures of an audit: one function per figure from data to a matplotlib figure, light or dark.
 
-Every ``draw_`` function gives a figure that no window owns and whose label says in a sentence what it shows; where
-something must be computed first, a ``_data`` function does it and returns a typed value that can be checked.
+A ``draw_`` function returns a figure without a window. The figure's label describes it in a sentence. If a figure needs
+a computation, a function with the suffix ``_data`` returns its result.
 """
 
 from pour.report.figures.angles import AngleData, angle_data, centered_class_means, draw_angles

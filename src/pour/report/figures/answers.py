@@ -1,4 +1,4 @@
-"""What the models call the forgotten images."""
+"""Answers of the models to images of the forgotten classes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.lines import Line2D
-from matplotlib.ticker import PercentFormatter
 
 from pour.errors import UsageError
 from pour.report.figures.style import FULL_WIDTH, ROLE_TITLES, Theme, drawing, finish, listed, plain_text
@@ -28,59 +27,51 @@ _HATCHES = {"retrained": "////", "retrained_second": "\\\\\\\\"}
 
 @dataclass(frozen=True, kw_only=True)
 class AnswersData:
-    """The share of each answer on test images of the forgotten classes."""
+    """Share of each answer on test images of the forgotten classes."""
 
     shares: Mapping[str, NDArray[np.float64]]
-    """(k,) by role, for the classes shown."""
+    """Shares of the drawn classes by role, each (k,)."""
     labels: tuple[int, ...]
-    """(k,) the classes shown, in their own order."""
+    """Indices of the drawn classes in ascending order, (k,)."""
     others: Mapping[str, float]
-    """By role, the share of all classes that are not shown."""
+    """Share of all other classes together, by role."""
     classes: tuple[str, ...]
     """Names of all classes."""
     forgotten: tuple[int, ...]
     images: int
-    """How many images were asked about."""
+    """Number of images."""
 
     @property
     def hidden(self) -> int:
-        """How many classes are not shown."""
+        """Number of classes that are not drawn."""
         return len(self.classes) - len(self.labels)
 
 
-def answers_data(report: AuditReport, *, most: int = _MOST) -> AnswersData:
-    """Take the answers from a report; of many classes, the forgotten ones and the most frequent answers.
-
-    Args:
-        report: what :func:`pour.audit` found.
-        most: how many classes to show.
-    """
+def answers_data(report: AuditReport) -> AnswersData:
+    """Return the answers in a report: of many classes, the forgotten ones and the most frequent answers."""
     if not report.answers:
         raise UsageError("The report holds no answers on forgotten images; audit again with this version.")
     counts = {role: np.array(values, float) for role, values in report.answers.items()}
-    totals = {role: max(float(values.sum()), 1.0) for role, values in counts.items()}
-    shares = {role: values / totals[role] for role, values in counts.items()}
-    gone = report.data.forgotten
-    size = len(report.data.classes)
-    if size <= most:
-        labels = tuple(range(size))
-    else:
-        # A class matters as the favourite answer of any model.
+    shares = {role: values / max(float(values.sum()), 1.0) for role, values in counts.items()}
+    forgotten, size = report.data.forgotten, len(report.data.classes)
+    labels = list(range(size))
+    if size > _MOST:
+        # A class is frequent if any model often answers it.
         frequent = np.argsort(-np.max(list(shares.values()), axis=0), kind="stable").tolist()
-        chosen = [*gone[:most], *(label for label in frequent if label not in gone)][:most]
-        labels = tuple(sorted(chosen))
+        others = [label for label in frequent if label not in forgotten]
+        labels = sorted([*forgotten[:_MOST], *others][:_MOST])
     return AnswersData(
-        shares={role: values[list(labels)] for role, values in shares.items()},
-        labels=labels,
-        others={role: float(values.sum() - values[list(labels)].sum()) for role, values in shares.items()},
+        shares={role: values[labels] for role, values in shares.items()},
+        labels=tuple(labels),
+        others={role: float(values.sum() - values[labels].sum()) for role, values in shares.items()},
         classes=report.data.classes,
-        forgotten=gone,
+        forgotten=forgotten,
         images=round(max(float(values.sum()) for values in counts.values())),
     )
 
 
 def draw_answers(data: AnswersData, *, theme: Theme = "light") -> Figure:
-    """Draw the shares as bars, one to a model and class, with the even share over retained classes as a line."""
+    """Draw one bar per model and class, and a line at the share of equally frequent retained classes."""
     roles = list(data.shares)
     places = np.arange(len(data.labels) + bool(data.hidden))
     width = 0.82 / len(roles)
@@ -88,10 +79,9 @@ def draw_answers(data: AnswersData, *, theme: Theme = "light") -> Figure:
         figure = style.figure(FULL_WIDTH, 2.55)
         axes = figure.subplots()
         for i, role in enumerate(roles):
-            heights = [*data.shares[role], data.others[role]][: len(places)]
             axes.bar(
                 places + (i - (len(roles) - 1) / 2) * width,
-                heights,
+                [*data.shares[role], data.others[role]][: len(places)],
                 width * 0.94,
                 color=style.role_color(role),
                 hatch=_HATCHES.get(role),
@@ -101,31 +91,22 @@ def draw_answers(data: AnswersData, *, theme: Theme = "light") -> Figure:
             )
         retained = len(data.classes) - len(data.forgotten)
         if retained > 1:
-            axes.axhline(
-                1 / retained,
-                color=style.muted,
-                linewidth=0.9,
-                linestyle=(0, (3, 2)),
-                zorder=3,
-                label="even over retained classes",
-            )
+            line = axes.axhline(1 / retained, label="even over retained classes")
+            line.set(color=style.muted, linewidth=0.9, linestyle=(0, (3, 2)), zorder=3)
         names = [plain_text(data.classes[label], length=16) for label in data.labels]
         names += [f"{data.hidden:,} others"] if data.hidden else []
-        gone = [place for place, label in enumerate(data.labels) if label in data.forgotten]
-        style.name_places(axes, names, gone, width=FULL_WIDTH - 0.7)
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        forgotten_places = [place for place, label in enumerate(data.labels) if label in data.forgotten]
+        style.name_places(axes, names, forgotten_places, width=FULL_WIDTH - 0.7)
+        style.percent(axes.yaxis)
         axes.set_xlim(-0.6, len(places) - 0.4)
         axes.set_ylabel("share of answers")
         axes.grid(axis="y")
-        handles, texts = axes.get_legend_handles_labels()
-        order = sorted(range(len(handles)), key=lambda i: isinstance(handles[i], Line2D))
-        figure.legend(
-            [handles[i] for i in order], [texts[i] for i in order], loc="outside upper center", ncols=len(handles)
-        )
-        asked = listed([data.classes[label] for label in data.forgotten])
-        style.note(figure, [plain_text(f"Answers on {data.images:,} test images of {asked}.", length=140)])
-        favourites = [f"{role} mostly {_favourite(data, role)}" for role in roles]
-        return finish(figure, f"What models call {data.images:,} images of {asked}: {', '.join(favourites)}.")
+        # The line comes after the bars.
+        style.legend(figure, sorted(axes.get_legend_handles_labels()[0], key=lambda key: isinstance(key, Line2D)))
+        forgotten = listed([data.classes[label] for label in data.forgotten])
+        style.note(figure, [plain_text(f"Answers on {data.images:,} test images of {forgotten}.", length=140)])
+        words = [f"{role} mostly {_favourite(data, role)}" for role in roles]
+        return finish(figure, f"What models call {data.images:,} images of {forgotten}: {', '.join(words)}.")
 
 
 def _favourite(data: AnswersData, role: str) -> str:

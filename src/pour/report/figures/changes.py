@@ -1,4 +1,4 @@
-"""How the accuracy of each class changed, for one request to forget or for several."""
+"""Change of each class's accuracy by one or several requests to forget."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _MOST = 24
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyChange:
-    """What one request did to each class, accuracy after less accuracy before."""
+    """Accuracy of each class after a request minus its accuracy before."""
 
     name: str
-    """What was forgotten: a class, a text prompt, a concept."""
+    """Name of the request: a class, a text prompt or a concept."""
     forgotten: tuple[int, ...]
-    """The classes that it names."""
+    """Indices of the classes that the request forgets."""
     change: NDArray[np.float64]
-    """(C,); NaN for a class without images."""
+    """Change of each class, (C,); NaN for a class without images."""
     low: NDArray[np.float64]
-    """(C,) lower end of the 95 % interval, as if the two accuracies were independent."""
+    """Lower ends of the 95 % intervals for independent accuracies, (C,)."""
     high: NDArray[np.float64]
-    """(C,) upper end."""
+    """Upper ends, (C,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesData:
-    """The changes of one or several requests."""
+    """Changes by one or several requests."""
 
     requests: tuple[AccuracyChange, ...]
     classes: tuple[str, ...]
@@ -53,10 +53,10 @@ def changes_data(
     """Compare confusion matrices before and after each request.
 
     Args:
-        before: (C, C) counts of the original, as :func:`pour.metrics.confusion_matrix` gives them.
-        after: (C, C) counts by request.
-        classes: names of all classes.
-        forgotten: by request, the classes that should go.
+        before: Counts of the original model from :func:`pour.metrics.confusion_matrix`, (C, C).
+        after: Counts after each request, by its name.
+        classes: Names of all classes.
+        forgotten: Indices of the classes that each request forgets, by its name.
 
     Example:
         >>> import torch
@@ -74,15 +74,13 @@ def changes_data(
     missing = [name for name in after if name not in forgotten]
     if missing:
         raise UsageError(f"forgotten does not say which classes {missing[0]!r} names.")
-    requests = tuple(
-        _change(name, before.cpu(), counts.cpu(), tuple(forgotten[name])) for name, counts in after.items()
-    )
-    return ChangesData(requests=requests, classes=tuple(classes))
+    requests = [_change(name, before.cpu(), counts.cpu(), tuple(forgotten[name])) for name, counts in after.items()]
+    return ChangesData(requests=tuple(requests), classes=tuple(classes))
 
 
 def draw_changes(data: ChangesData, *, theme: Theme = "light") -> Figure:
-    """Draw a line of bars to each request, its own classes in dark red, in percentage points."""
-    labels = _shown(data)
+    """Draw one row of bars per request in percentage points, with its classes in dark red."""
+    labels = _largest(data)
     notes = ["Accuracy after less before, in percentage points; whiskers: 95 %."]
     if len(labels) < len(data.classes):
         notes.append(f"The {len(labels)} largest changes of {len(data.classes):,} classes.")
@@ -102,49 +100,44 @@ def draw_changes(data: ChangesData, *, theme: Theme = "light") -> Figure:
             axes.spines["bottom"].set_visible(False)
             axes.tick_params(axis="x", length=0)
             if count > 1:
-                axes.set_ylabel(
-                    plain_text(request.name, length=18), rotation=0, ha="right", va="center", color=style.forgotten
-                )
+                side = {"rotation": 0, "ha": "right", "va": "center", "color": style.forgotten}
+                axes.set_ylabel(plain_text(request.name, length=18), **side)
             else:
                 axes.set_title(plain_text(f"forgotten: {request.name}", length=60), color=style.forgotten)
                 axes.set_ylabel("change")
         names = [plain_text(data.classes[label], length=18) for label in labels]
-        gone = [place for place, label in enumerate(labels) if count == 1 and label in data.requests[0].forgotten]
-        style.name_places(panels.flat[-1], names, gone, width=FULL_WIDTH - (0.6 if count == 1 else 1.2))
+        forgotten = [place for place, label in enumerate(labels) if count == 1 and label in data.requests[0].forgotten]
+        style.name_places(panels.flat[-1], names, forgotten, width=FULL_WIDTH - (0.6 if count == 1 else 1.2))
         style.note(figure, notes)
-        return finish(
-            figure, f"Change in accuracy by class: {'; '.join(_said(request, data) for request in data.requests)}."
-        )
+        return finish(figure, f"Change in accuracy by class: {'; '.join(map(_description, data.requests))}.")
 
 
-def _said(request: AccuracyChange, data: ChangesData) -> str:
-    own = request.change[list(request.forgotten)]
-    rest = np.delete(request.change, list(request.forgotten))
-    middle = f"{100 * np.nanmean(rest):+.1f}" if np.isfinite(rest).any() else "none"
-    fall = f"{100 * np.nanmean(own):+.1f}" if np.isfinite(own).any() else "none"
-    return f"{listed([request.name])} {fall} points on its own classes, {middle} on the others"
+def _description(request: AccuracyChange) -> str:
+    forgotten = list(request.forgotten)
+    means = [
+        f"{100 * np.nanmean(values):+.1f}" if np.isfinite(values).any() else "none"
+        for values in (request.change[forgotten], np.delete(request.change, forgotten))
+    ]
+    return f"{listed([request.name])} {means[0]} points on its own classes, {means[1]} on the others"
 
 
-def _shown(data: ChangesData) -> list[int]:
+def _largest(data: ChangesData) -> list[int]:
+    """Return the classes to draw: all of few, otherwise the forgotten ones and the largest changes, by size."""
     size = len(data.classes)
     if size <= _MOST:
         return list(range(size))
-    own = {label for request in data.requests for label in request.forgotten}
+    forgotten = {label for request in data.requests for label in request.forgotten}
     largest = np.max([np.nan_to_num(np.abs(request.change)) for request in data.requests], axis=0)
-    others = [label for label in np.argsort(-largest, kind="stable").tolist() if label not in own]
-    chosen = [*sorted(own)[:_MOST], *others][:_MOST]
-    # Among so many, the size of the change is the order that tells something.
-    return sorted(chosen, key=lambda label: float(np.nan_to_num(data.requests[0].change[label])))
+    others = [label for label in np.argsort(-largest, kind="stable").tolist() if label not in forgotten]
+    drawn = [*sorted(forgotten)[:_MOST], *others][:_MOST]
+    return sorted(drawn, key=lambda label: float(np.nan_to_num(data.requests[0].change[label])))
 
 
 def _change(name: str, before: Tensor, after: Tensor, forgotten: tuple[int, ...]) -> AccuracyChange:
-    size = len(before)
-    change, low, high = (np.full(size, np.nan) for _ in range(3))
-    for label in range(size):
-        old_n, new_n = int(before[label].sum()), int(after[label].sum())
-        if not old_n or not new_n:
-            continue
-        old, new = wilson(int(before[label, label]), old_n), wilson(int(after[label, label]), new_n)
-        moved = rate_difference(new, old)
-        change[label], low[label], high[label] = moved.value, moved.low, moved.high
-    return AccuracyChange(name=name, forgotten=forgotten, change=change, low=low, high=high)
+    ends = np.full((3, len(before)), np.nan)
+    for label in range(len(before)):
+        if before[label].sum() and after[label].sum():
+            old, new = (wilson(int(counts[label, label]), int(counts[label].sum())) for counts in (before, after))
+            moved = rate_difference(new, old)
+            ends[:, label] = moved.value, moved.low, moved.high
+    return AccuracyChange(name=name, forgotten=forgotten, change=ends[0], low=ends[1], high=ends[2])

@@ -1,4 +1,4 @@
-"""Which class is called which, before and after."""
+"""Confusion matrices of several models on the same images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.ticker import PercentFormatter
 
 from pour.errors import UsageError
-from pour.report.figures.style import FULL_WIDTH, ROLE_TITLES, Theme, drawing, finish, listed, plain_text
+from pour.report.figures.style import FULL_WIDTH, ROLE_TITLES, Theme, drawing, finish, in_order, listed, plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -33,32 +33,32 @@ class ConfusionData:
     """Confusion matrices of several models on the same images."""
 
     shares: Mapping[str, NDArray[np.float64]]
-    """(C, C) by model: entry (i, j) is the share of class i's images that are called j; NaN for a class without any."""
+    """Matrix by model: entry (i, j) is the share of class i's images with the answer j; NaN for no images."""
     counts: NDArray[np.int64]
-    """(C,) images of each class."""
+    """Number of images of each class, (C,)."""
     classes: tuple[str, ...]
     forgotten: tuple[int, ...]
 
     def accuracy(self, name: str) -> tuple[float, float]:
-        """The share called right among forgotten and among retained images; NaN where there are none."""
+        """Return a model's accuracy on forgotten and on retained images; NaN without such images."""
         right = np.nan_to_num(np.diagonal(self.shares[name])) * self.counts
-        gone = np.isin(np.arange(len(self.counts)), self.forgotten)
+        is_forgotten = np.isin(np.arange(len(self.counts)), self.forgotten)
         with np.errstate(invalid="ignore"):
-            return (
-                float(right[gone].sum() / np.float64(self.counts[gone].sum())),
-                float(right[~gone].sum() / np.float64(self.counts[~gone].sum())),
+            forgotten, retained = (
+                float(right[side].sum() / np.float64(self.counts[side].sum())) for side in (is_forgotten, ~is_forgotten)
             )
+        return forgotten, retained
 
 
 def confusion_data(
     counts: Mapping[str, Tensor], *, classes: Sequence[str], forgotten: Collection[int]
 ) -> ConfusionData:
-    """Turn counts, as :func:`pour.metrics.confusion_matrix` gives them, into shares of each true class.
+    """Divide the counts of :func:`pour.metrics.confusion_matrix` by the number of images of each class.
 
     Args:
-        counts: (C, C) by model: "original", "retrained", and any other name for an unlearned model.
-        classes: names of all classes.
-        forgotten: indices of the forgotten ones.
+        counts: Counts by model, each (C, C). Models are "original", "retrained" or any name of an unlearned model.
+        classes: Names of all classes.
+        forgotten: Indices of the forgotten classes.
 
     Example:
         >>> import torch
@@ -70,64 +70,58 @@ def confusion_data(
         raise UsageError("There is no confusion matrix to draw; give at least one model's.")
     size = len(classes)
     matrices = {name: values.detach().cpu().numpy().astype(np.int64) for name, values in counts.items()}
-    totals = [matrix.sum(axis=1) for matrix in matrices.values() if matrix.shape == (size, size)]
     for name, matrix in matrices.items():
         if matrix.shape != (size, size):
             raise UsageError(f"The confusion matrix of {name} is {matrix.shape}, but there are {size} class names.")
-        if not np.array_equal(matrix.sum(axis=1), totals[0]):
+    totals = next(iter(matrices.values())).sum(axis=1)
+    for name, matrix in matrices.items():
+        if not np.array_equal(matrix.sum(axis=1), totals):
             raise UsageError(f"The confusion matrix of {name} counts other images than the first one.")
     with np.errstate(invalid="ignore"):
-        shares = {name: matrix / totals[0][:, None] for name, matrix in matrices.items()}
-    return ConfusionData(shares=shares, counts=totals[0], classes=tuple(classes), forgotten=tuple(sorted(forgotten)))
+        shares = {name: matrix / totals[:, None] for name, matrix in matrices.items()}
+    return ConfusionData(shares=shares, counts=totals, classes=tuple(classes), forgotten=tuple(sorted(forgotten)))
 
 
 def draw_confusion(data: ConfusionData, *, theme: Theme = "light") -> Figure:
-    """Draw a matrix to a model, true classes down, answers across; forgotten rows are framed in dark red."""
-    names = sorted(data.shares, key=lambda name: {"original": 0, "retrained": 2}.get(name, 1))
+    """Draw one matrix per model: one row per true class, one column per answer, forgotten rows framed in dark red."""
+    names = in_order(data.shares)
     size = len(data.classes)
+    named = size <= _NAMED_CLASSES
     notes = ["Share of a true class's images; each row adds up to 100 %."]
-    if size > _NAMED_CLASSES:
-        notes.append(f"{size:,} classes, by index.")
+    notes += [] if named else [f"{size:,} classes, by index."]
     with drawing(theme) as style:
         width = FULL_WIDTH if len(names) > 1 else FULL_WIDTH / 2
-        longest = max(len(name) for name in data.classes) if size <= _NAMED_CLASSES else 3
+        longest = max(len(name) for name in data.classes) if named else 3
         figure = style.figure(width, (width - 0.9) / len(names) + 0.72 + 0.05 * min(longest, 14))
         panels = figure.subplots(1, len(names), squeeze=False)
-        colors = style.share_map()
-        image = None
+        # Few pixels for many classes: "nearest" would drop most of them.
+        smoothing = "nearest" if size <= 100 else "antialiased"
         for axes, name in zip(panels.flat, names, strict=True):
             shares = data.shares[name]
-            image = axes.imshow(shares, cmap=colors, vmin=0, vmax=1, aspect="equal", interpolation=_smoothing(size))
+            image = axes.imshow(shares, style.share_map(), vmin=0, vmax=1, aspect="equal", interpolation=smoothing)
             axes.set_title(plain_text(ROLE_TITLES.get(name, name)))
             _label_axes(axes, data, style, first=name == names[0])
             if size <= _WRITTEN_CLASSES:
-                style.write_cells(axes, shares, _texts(shares), 5.2 if len(names) > 2 else 6.0)
-            for spine in axes.spines.values():
-                spine.set(visible=True, color=style.muted, linewidth=0.6)
+                texts = [
+                    [f"{100 * share:.0f}" if share >= _SMALLEST_WRITTEN else "" for share in row] for row in shares
+                ]
+                style.write_cells(axes, shares, texts, 5.2 if len(names) > 2 else 6.0)
+            style.frame(axes, style.muted, 0.6)
             if name == "retrained":
                 style.frame_reference(axes)
-            if size <= _NAMED_CLASSES:
-                for label in data.forgotten:
-                    style.mark_row(axes, label, size)
-        if image is not None:
-            bar = figure.colorbar(image, ax=panels, shrink=0.8, pad=0.015, format=PercentFormatter(1.0), aspect=28)
-            bar.outline.set_linewidth(0)
+            for label in data.forgotten if named else ():
+                style.mark_row(axes, label, size)
+        style.color_bar(image, panels, shrink=0.8, format=PercentFormatter(1.0), aspect=28)
         style.note(figure, notes)
         words = [
-            f"{name}: {_percent(forgotten)} of forgotten and {_percent(retained)} of retained"
-            for name, (forgotten, retained) in ((name, data.accuracy(name)) for name in names)
+            "{}: {} of forgotten and {} of retained".format(name, *map(_percent, data.accuracy(name))) for name in names
         ]
-        gone = listed([data.classes[label] for label in data.forgotten])
-        return finish(figure, f"Confusion matrices, forgotten {gone}; called right, {'; '.join(words)}.")
+        forgotten = listed([data.classes[label] for label in data.forgotten])
+        return finish(figure, f"Confusion matrices, forgotten {forgotten}; called right, {'; '.join(words)}.")
 
 
 def _percent(share: float) -> str:
     return "none" if np.isnan(share) else f"{100 * share:.1f} %"
-
-
-def _smoothing(size: int) -> str:
-    # A thousand classes on three hundred pixels: nearest would drop most of them.
-    return "nearest" if size <= 100 else "antialiased"
 
 
 def _label_axes(axes: Axes, data: ConfusionData, style: Style, *, first: bool) -> None:
@@ -148,7 +142,3 @@ def _label_axes(axes: Axes, data: ConfusionData, style: Style, *, first: bool) -
     for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
         for label in data.forgotten:
             labels[label].set_color(style.forgotten)
-
-
-def _texts(shares: NDArray[np.float64]) -> list[list[str]]:
-    return [[f"{100 * share:.0f}" if share >= _SMALLEST_WRITTEN else "" for share in row] for row in shares]

@@ -1,35 +1,38 @@
-"""t-SNE of the features of several models in one shared map."""
+"""t-SNE of the features of several models in one map."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from torch import Tensor
 
 from pour.data.draws import stratified_rows
 from pour.errors import UsageError
 from pour.geometry.procrustes import procrustes
-from pour.report.figures.style import FULL_WIDTH, ROLE_TITLES, Theme, drawing, finish, listed, plain_text
+from pour.report.figures.style import FULL_WIDTH, ROLE_TITLES, Theme, drawing, finish, in_order, listed, plain_text
 from pour.report.figures.tsne import EmbeddingMethod, fixed_map, joint_map, resolve_method
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    from pour.report.figures.style import Style
 
 __all__ = ["EmbeddingData", "EmbeddingMethod", "draw_embedding", "embedding_data"]
 
-# A forgotten class would be a handful of points among a hundred classes.
+# Smallest share of forgotten images. Among a hundred classes, a class would otherwise be a handful of points.
 _FORGOTTEN_SHARE = 0.2
 _LEGEND_CLASSES = 20
 _VECTOR_POINTS = 8000
-_PANELS_IN_A_ROW = 4
+_PANELS_PER_ROW = 4
 
 Points = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -37,23 +40,23 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingData:
-    """Where each image lies under each model, in one map."""
+    """Place of each image under each model, in one map."""
 
     points: Mapping[str, Points]
-    """(n, 2) by model, the same images in the same order."""
+    """Places by model, (n, 2), of the same images in the same order."""
     labels: Rows
-    """(n,) true classes."""
+    """True classes, (n,)."""
     rows: Rows
-    """(n,) which of the given images these are."""
+    """Indices of the drawn images among the given images, (n,)."""
     total: int
-    """How many images were given."""
+    """Number of given images."""
     classes: tuple[str, ...]
     forgotten: tuple[int, ...]
     method: Literal["opentsne", "scikit-learn"]
 
     @property
     def is_forgotten(self) -> NDArray[np.bool_]:
-        """(n,) whether an image is of a forgotten class."""
+        """Whether each image is of a forgotten class, (n,)."""
         return np.isin(self.labels, self.forgotten)
 
 
@@ -64,25 +67,23 @@ def embedding_data(
     classes: Sequence[str],
     forgotten: Collection[int],
     limit: int = 1000,
-    perplexity: float = 30.0,
     seed: int = 0,
     method: EmbeddingMethod = "auto",
 ) -> EmbeddingData:
-    """Map the features of several models to the plane, so that a place means the same for all of them.
+    """Map the features of several models to one plane, in which a place means the same for all models.
 
-    Features of other models are first brought into the original's frame: centred, scaled and rotated (orthogonal
-    Procrustes on the retained images), since two networks' bases differ by a rotation that means nothing.
+    First the features of each model are centred, scaled and rotated into the original's frame (orthogonal Procrustes on
+    the retained images). The bases of two networks differ by a rotation that has no meaning.
 
     Args:
-        features: (n, d) by model, of the same images; "original" must be there, "retrained" is the reference and any
-            other name is an unlearned model. Widths may differ.
-        labels: (n,) true classes.
-        classes: names of all classes.
-        forgotten: indices of the forgotten ones.
-        limit: at most this many images, every class in its share, but the forgotten ones in at least a fifth.
-        perplexity: how many neighbours count; lowered where there are few images.
-        seed: fixes the choice of images and the map.
-        method: by default openTSNE where it is installed, else scikit-learn.
+        features: Features by model, each (n, d), of the same images. The model "original" is required, "retrained" is
+            the reference, and other names are unlearned models. Widths may differ.
+        labels: True classes, (n,).
+        classes: Names of all classes.
+        forgotten: Indices of the forgotten classes.
+        limit: Largest number of images. All classes keep their shares, but at least a fifth is forgotten images.
+        seed: Seed of the drawn_rows images and of the map.
+        method: Library for t-SNE. By default openTSNE if it is installed, otherwise scikit-learn.
 
     Example:
         >>> features = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
@@ -98,61 +99,33 @@ def embedding_data(
         raise UsageError(f"limit is {limit}; a map needs at least 3 images.")
     every = labels.detach().cpu().numpy().astype(np.int64)
     _check(features, every, classes)
-    gone = tuple(sorted(forgotten))
-    chosen = _chosen(every, gone, limit, seed)
-    # The original comes first: its map is the one that the others are put into.
+    drawn_rows = _drawn_rows(every, np.isin(every, list(forgotten)), limit, seed)
+    # The original comes first, because the others are put into its map.
     order = ["original", *(name for name in features if name != "original")]
-    aligned = _aligned({name: features[name] for name in order}, every, gone, chosen)
-    found = (fixed_map if resolved == "opentsne" else joint_map)(aligned, perplexity, seed)
-    count = len(chosen)
-    points = {name: found[i * count : (i + 1) * count] for i, name in enumerate(order)}
+    aligned = _aligned({name: features[name] for name in order}, np.isin(every, list(forgotten)), drawn_rows)
+    points = (fixed_map if resolved == "opentsne" else joint_map)(aligned, seed)
     return EmbeddingData(
-        points=points,
-        labels=every[chosen],
-        rows=chosen,
+        points=dict(zip(order, np.split(points, len(order)), strict=True)),
+        labels=every[drawn_rows],
+        rows=drawn_rows,
         total=len(every),
         classes=tuple(classes),
-        forgotten=gone,
+        forgotten=tuple(sorted(forgotten)),
         method=resolved,
     )
 
 
 def draw_embedding(data: EmbeddingData, *, theme: Theme = "light") -> Figure:
-    """Draw one panel to a model, forgotten classes in dark red on top, the retrained model's framed in gold."""
-    names = sorted(data.points, key=lambda name: {"original": 0, "retrained": 2}.get(name, 1))
-    columns = min(len(names), _PANELS_IN_A_ROW)
+    """Draw one panel per model, with the forgotten classes in dark red and the retrained model in a gold frame."""
+    names = in_order(data.points)
+    columns = min(len(names), _PANELS_PER_ROW)
     lines = math.ceil(len(names) / columns)
-    gone = data.is_forgotten
-    notes = [f"t-SNE, one map for all models; {_counted(data)}."]
     with drawing(theme) as style:
         side = FULL_WIDTH / max(columns, 3)
         figure = style.figure(side * columns, (side + 0.18) * lines + 0.62)
         grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
-        colors = np.array(style.class_colors(len(data.classes), data.forgotten))
-        size = float(np.clip(4000 / max(len(data.labels), 1), 1.5, 9.0))
-        dense = len(data.labels) * len(names) > _VECTOR_POINTS
         for axes, name in zip(grid.flat, names, strict=False):
-            points = data.points[name]
-            kept = points[~gone]
-            axes.scatter(
-                kept[:, 0],
-                kept[:, 1],
-                s=size,
-                c=colors[data.labels[~gone]],
-                alpha=0.75,
-                linewidths=0,
-                rasterized=dense,
-            )
-            axes.scatter(
-                points[gone, 0],
-                points[gone, 1],
-                s=1.7 * size,
-                c=style.forgotten,
-                marker="D",
-                linewidths=0.25,
-                edgecolors=style.background,
-                rasterized=dense,
-            )
+            _draw_points(axes, data, data.points[name], style)
             axes.set_title(plain_text(ROLE_TITLES.get(name, name)))
             style.bare(axes)
             if name == "retrained":
@@ -161,49 +134,56 @@ def draw_embedding(data: EmbeddingData, *, theme: Theme = "light") -> Figure:
         for axes in grid.flat[len(names) :]:
             axes.set_visible(False)
         _square_limits(grid.flat[0], np.concatenate(list(data.points.values())))
-        present = [label for label in np.unique(data.labels).tolist() if label not in data.forgotten]
-        handles = []
-        if data.forgotten:
-            name = _forgotten_name(data)
-            handles.append(Line2D([], [], marker="D", linestyle="", color=style.forgotten, markersize=4, label=name))
-        if len(present) <= _LEGEND_CLASSES:
-            handles += [
-                Line2D(
-                    [],
-                    [],
-                    marker="o",
-                    linestyle="",
-                    color=colors[label],
-                    markersize=4,
-                    label=plain_text(data.classes[label]),
-                )
-                for label in present
-            ]
-        else:
-            notes.append(f"{len(present):,} retained classes share {len(style.class_palette)} colours.")
-        if handles:
-            figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 6))
+        counts = _counts(data)
+        notes = [f"t-SNE, one map for all models; {counts}."]
+        handles = _legend(data, style, notes)
+        style.legend(figure, handles, min(len(handles), 6))
         style.note(figure, notes)
+        forgotten = listed([data.classes[label] for label in data.forgotten])
         return finish(
-            figure,
-            f"t-SNE map of features under {listed(names)}: {_counted(data)}, "
-            f"forgotten {listed([data.classes[label] for label in data.forgotten])} in dark red.",
+            figure, f"t-SNE map of features under {listed(names)}: {counts}, forgotten {forgotten} in dark red."
         )
 
 
-def _forgotten_name(data: EmbeddingData) -> str:
-    if len(data.forgotten) == 1:
-        return plain_text(f"forgotten: {data.classes[data.forgotten[0]]}")
-    return plain_text(f"forgotten: {listed([data.classes[label] for label in data.forgotten], most=2)}", length=48)
+def _draw_points(axes: Axes, data: EmbeddingData, points: Points, style: Style) -> None:
+    """Draw the retained images, and the forgotten ones as larger diamonds on top."""
+    colors = np.array(style.class_colors(len(data.classes), data.forgotten))
+    size = float(np.clip(4000 / max(len(data.labels), 1), 1.5, 9.0))
+    dense = len(data.labels) * len(data.points) > _VECTOR_POINTS
+    is_forgotten = data.is_forgotten
+    retained_colors = colors[data.labels[~is_forgotten]]
+    x, y = points[~is_forgotten].T
+    axes.scatter(x, y, s=size, c=retained_colors, alpha=0.75, linewidths=0, rasterized=dense)
+    x, y = points[is_forgotten].T
+    diamonds = axes.scatter(x, y, s=1.7 * size, c=style.forgotten, marker="D", rasterized=dense)
+    diamonds.set(linewidths=0.25, edgecolors=style.background)
 
 
-def _counted(data: EmbeddingData) -> str:
-    shown, gone = len(data.labels), int(data.is_forgotten.sum())
-    images = f"{shown:,} of {data.total:,} images" if shown < data.total else f"{shown:,} images"
-    return f"{images}, {gone:,} of them forgotten"
+def _legend(data: EmbeddingData, style: Style, notes: list[str]) -> list[Line2D]:
+    """Return the entries of the legend; note how many classes have none."""
+    handles = []
+    if data.forgotten:
+        names = [data.classes[label] for label in data.forgotten]
+        length = {} if len(names) == 1 else {"length": 48}
+        text = names[0] if len(names) == 1 else listed(names, most=2)
+        name = plain_text(f"forgotten: {text}", **length)
+        handles.append(style.key(name, marker="D", color=style.forgotten, size=4))
+    present = [label for label in np.unique(data.labels).tolist() if label not in data.forgotten]
+    if len(present) > _LEGEND_CLASSES:
+        notes.append(f"{len(present):,} retained classes share {len(style.class_palette)} colours.")
+        return handles
+    colors = style.class_colors(len(data.classes), data.forgotten)
+    named = [style.key(plain_text(data.classes[label]), marker="o", color=colors[label], size=4) for label in present]
+    return handles + named
 
 
-def _square_limits(axes: Any, points: Points) -> None:
+def _counts(data: EmbeddingData) -> str:
+    count = len(data.labels)
+    images = f"{count:,} of {data.total:,} images" if count < data.total else f"{count:,} images"
+    return f"{images}, {int(data.is_forgotten.sum()):,} of them forgotten"
+
+
+def _square_limits(axes: Axes, points: Points) -> None:
     low, high = points.min(axis=0), points.max(axis=0)
     middle, half = (low + high) / 2, 0.54 * max(float((high - low).max()), 1e-9)
     axes.set(xlim=(middle[0] - half, middle[0] + half), ylim=(middle[1] - half, middle[1] + half))
@@ -226,39 +206,38 @@ def _check(features: Mapping[str, Tensor], labels: Rows, classes: Sequence[str])
         raise UsageError(f"labels run from {labels.min()} to {labels.max()}, but there are {len(classes)} classes.")
 
 
-def _chosen(labels: Rows, forgotten: tuple[int, ...], limit: int, seed: int) -> Rows:
-    gone = np.isin(labels, forgotten)
-    fair = limit * gone.mean()
-    places = min(int(gone.sum()), math.ceil(max(fair, _FORGOTTEN_SHARE * limit)))
+def _drawn_rows(labels: Rows, is_forgotten: NDArray[np.bool_], limit: int, seed: int) -> Rows:
+    """Return the indices of the images to draw, a stratified choice on each side."""
     if len(labels) <= limit:
         return np.arange(len(labels))
+    fair = limit * is_forgotten.mean()
+    places = min(int(is_forgotten.sum()), math.ceil(max(fair, _FORGOTTEN_SHARE * limit)))
     sides = [
         np.flatnonzero(side)[stratified_rows(labels[side], count, seed)]
-        for side, count in ((gone, places), (~gone, limit - places))
+        for side, count in ((is_forgotten, places), (~is_forgotten, limit - places))
         if side.any() and count
     ]
     return np.sort(np.concatenate(sides))
 
 
-def _aligned(
-    features: Mapping[str, Tensor], labels: Rows, forgotten: tuple[int, ...], chosen: Rows
-) -> list[NDArray[np.float64]]:
+def _aligned(features: Mapping[str, Tensor], is_forgotten: NDArray[np.bool_], drawn_rows: Rows) -> list[Points]:
+    """Return the drawn_rows rows of each model in the original's frame, padded to the same width."""
     rows = {name: values.detach().to("cpu", torch.float64) for name, values in features.items()}
-    kept = torch.from_numpy(~np.isin(labels, forgotten))
-    # Without two retained images there is nothing to fit on but the forgotten ones.
-    fitted = kept if int(kept.sum()) > 1 else torch.ones_like(kept)
-    taken = torch.from_numpy(chosen)
+    retained = torch.from_numpy(~is_forgotten)
+    # With fewer than two retained images the fit uses all images.
+    fitted = retained if int(retained.sum()) > 1 else torch.ones_like(retained)
     target = rows["original"]
     width = max(values.shape[1] for values in rows.values())
-    found = []
+    aligned = []
     for name, values in rows.items():
-        if not (_varies(values[fitted]) and _varies(target[fitted])):
-            moved = values[taken] - values[fitted].mean(dim=0)
-        else:
+        drawn = values[torch.from_numpy(drawn_rows)]
+        if _varies(values[fitted]) and _varies(target[fitted]):
             alignment = procrustes(values[fitted], target[fitted])
-            moved = alignment.target(values[taken]) if name == "original" else alignment(values[taken])
-        found.append(torch.nn.functional.pad(moved, (0, width - moved.shape[1])).numpy())
-    return found
+            moved = alignment.target(drawn) if name == "original" else alignment(drawn)
+        else:
+            moved = drawn - values[fitted].mean(dim=0)
+        aligned.append(torch.nn.functional.pad(moved, (0, width - moved.shape[1])).numpy())
+    return aligned
 
 
 def _varies(rows: Tensor) -> bool:

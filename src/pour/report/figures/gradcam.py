@@ -1,4 +1,4 @@
-"""Grad-CAM: where in an image a class's score comes from (Selvaraju et al., 2017), for convolutions and for tokens."""
+"""Grad-CAM: the parts of an image that a class's score depends on (Selvaraju et al., 2017)."""
 
 from __future__ import annotations
 
@@ -29,24 +29,23 @@ Layout = Literal["channels first", "channels last", "tokens"]
 
 @dataclass(frozen=True)
 class MapLayer:
-    """The layer whose output is the feature map."""
+    """Layer whose output is the feature map."""
 
     name: str
     """Dotted path inside the model."""
     layout: Layout
-    """(N, C, H, W), (N, H, W, C), or (N, T, C) with the patches last."""
+    """Layout of the output: (N, C, H, W), (N, H, W, C), or (N, T, C) with the patches last."""
     grid: tuple[int, int]
-    """Height and width of the map; for tokens, of the patches."""
+    """Height and width of the map; for tokens, the number of patches down and across."""
 
     def maps(self, output: Tensor) -> Tensor:
-        """The layer's output as (N, C, H, W); class and register tokens are left out."""
+        """Return the layer's output as (N, C, H, W), without class and register tokens."""
         if self.layout == "channels first":
             return output
         if self.layout == "channels last":
             return output.permute(0, 3, 1, 2)
-        height, width = self.grid
-        patches = output[:, output.shape[1] - height * width :]
-        return patches.transpose(1, 2).reshape(len(output), -1, height, width)
+        patches = output[:, output.shape[1] - math.prod(self.grid) :]
+        return patches.transpose(1, 2).reshape(len(output), -1, *self.grid)
 
 
 def grad_cam(
@@ -58,19 +57,19 @@ def grad_cam(
     head: str | None = None,
     layer: MapLayer | None = None,
 ) -> Tensor:
-    r"""Compute each image's map of its class, (N, h, w) at the feature map's own size, not negative, not scaled.
+    r"""Return each image's map of its class at the size of the feature map, (N, h, w), not negative and not scaled.
 
     With A the feature map and s the class's score, the map is
     :math:`\mathrm{ReLU}(\sum_k \alpha_k A_k)`, :math:`\alpha_k = \frac{1}{hw} \sum_{ij} \partial s / \partial A_{kij}`.
 
     Args:
-        model: any classifier; it is left as it was.
-        images: (N, channels, H, W), uint8, or floats in [0, 1].
-        classes: (N,) the class to ask about.
-        rows: (C, d) head rows. The score is then row c times the encoder's features, before any projector, so that a
-            class that the model's own head no longer sees can still be looked for.
-        head: name of the head, where it is not found by itself.
-        layer: the feature map; by default the last before the head.
+        model: Classifier. It does not change.
+        images: Images in uint8, or floats in [0, 1], (N, channels, H, W).
+        classes: Class of each image's map, (N,).
+        rows: Rows of a head, (C, d). If given, the score is row c times the encoder's features before a projector.
+            It shows a class that the model's chosen_scores head no longer sees.
+        head: Name of the head, if pour cannot find it.
+        layer: Layer of the feature map; by default the last layer before the head.
 
     Example:
         >>> network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
@@ -78,46 +77,45 @@ def grad_cam(
         torch.Size([2, 6, 6])
     """
     network = unwrap(model)
-    found = head_of(network, images, head)
+    used_head = head_of(network, images, head)
     layer = layer or find_map_layer(network, images, head=head)
-    asked = classes.to(device_of(network), torch.int64)
-    if asked.shape != (len(images),) or (
-        len(asked) and not 0 <= int(asked.min()) <= int(asked.max()) < found.num_classes
-    ):
-        raise UsageError(f"classes must be one index below {found.num_classes} to each of {len(images)} images.")
-    with _run(network, images, found, {layer.name}) as (outputs, raw, scores):
-        own = scores.gather(1, asked.unsqueeze(1)) if rows is None else raw * rows.to(raw)[asked]
-        gradient = _gradient(own.sum(), outputs[layer.name])
+    labels = classes.to(device_of(network), torch.int64)
+    if labels.shape != (len(images),) or int(labels.min()) < 0 or int(labels.max()) >= used_head.num_classes:
+        raise UsageError(f"classes must be one index below {used_head.num_classes} to each of {len(images)} images.")
+    with _forward(network, images, used_head, {layer.name}) as (outputs, raw, scores):
+        chosen_scores = scores.gather(1, labels.unsqueeze(1)) if rows is None else raw * rows.to(raw)[labels]
+        gradient = _gradient(chosen_scores.sum(), outputs[layer.name])
         maps, weights = layer.maps(outputs[layer.name].detach()), layer.maps(gradient).mean(dim=(2, 3), keepdim=True)
         return (weights * maps).sum(dim=1).clamp(min=0)
 
 
 def find_map_layer(model: nn.Module, images: Tensor, *, head: str | None = None) -> MapLayer:
-    """Find the last feature map that the head's features depend on everywhere.
+    """Return the last layer with a feature map that the head's features depend on everywhere.
 
-    In a vision transformer that reads its class token, what the patches become after the last attention no longer
-    matters, so that this is the input of the last attention.
+    A vision transformer with a class token ignores the patches after the last attention. Its layer is the input of the
+    last attention.
 
     Args:
-        model: any classifier.
-        images: (N, channels, H, W); the first one is looked at.
-        head: name of the head, where it is not found by itself.
+        model: Classifier.
+        images: Images, (N, channels, H, W). Only the first is used.
+        head: Name of the head, if pour cannot find it.
     """
     network = unwrap(model)
-    found = head_of(network, images, head)
-    below = {f"{found.name}.{name}" if name else found.name for name, _ in found.module.named_modules()}
-    names = {name for name, _ in network.named_modules() if name and name not in below}
-    with _run(network, images[:1], found, names) as (outputs, raw, _):
-        # A fixed random mixture, so that no direction that a projector or a class lacks decides.
+    used_head = head_of(network, images, head)
+    below = (f"{used_head.name}.", used_head.name)
+    names = {name for name, _ in network.named_modules() if name != below[1] and not name.startswith(below[0])} - {""}
+    size = (int(images.shape[-2]), int(images.shape[-1]))
+    with _forward(network, images[:1], used_head, names) as (outputs, raw, _):
+        # A fixed random mixture of all features, so that a projector or a single class does not matter.
         mixture = torch.randn(raw.shape[1], generator=torch.Generator().manual_seed(0)).to(raw)
-        size = (int(images.shape[-2]), int(images.shape[-1]))
-        wide = {name: _layer(name, output, found.num_features, size) for name, output in outputs.items()}
-        # Where the head's features are not the map's channels (VGG), any map of the right proportions will do.
-        loose = {name: _loose(name, output, size) for name, output in outputs.items()}
-        for candidates in (wide, loose):
-            for name, layer in reversed(list(candidates.items())):
-                if layer is not None and _matters(layer.maps(_gradient((raw @ mixture).sum(), outputs[name]))):
-                    return layer
+        # If the head's features are not the channels of a map (VGG), any map with the image's proportions is accepted.
+        for width in (used_head.num_features, None):
+            for name, output in reversed(outputs.items()):
+                layer = _layer(name, output, width, size)
+                if layer is not None:
+                    gradient = layer.maps(_gradient((raw @ mixture).sum(), output))
+                    if bool((gradient.abs().amax(dim=(0, 1)) > 0).any()):
+                        return layer
     raise UsageError(
         "The model has no feature map or tokens that its features depend on; Grad-CAM works on convolutional networks "
         "and vision transformers."
@@ -125,14 +123,10 @@ def find_map_layer(model: nn.Module, images: Tensor, *, head: str | None = None)
 
 
 def head_of(network: nn.Module, images: Tensor, head: str | None) -> Head:
-    """The head of a model that is about to run on these images."""
+    """Return the head of a model for these images."""
     if images.ndim != 4 or not len(images):
         raise UsageError(f"images have shape {tuple(images.shape)}; expected (N, channels, H, W).")
     return find_head(network, head=head, example=to_unit(images[:1].detach().to(device_of(network))))
-
-
-def _matters(gradient: Tensor) -> bool:
-    return bool((gradient.abs().amax(dim=(0, 1)) > 0).any())
 
 
 def _gradient(score: Tensor, output: Tensor) -> Tensor:
@@ -142,48 +136,45 @@ def _gradient(score: Tensor, output: Tensor) -> Tensor:
     return torch.zeros_like(output) if gradient is None else gradient
 
 
-def _layer(name: str, output: Tensor, width: int, size: tuple[int, int]) -> MapLayer | None:
-    if output.ndim == 4 and output.shape[1] == width and output[0, 0].numel() > 1:
-        return MapLayer(name, "channels first", (output.shape[2], output.shape[3]))
-    if output.ndim == 4 and output.shape[3] == width and output[0, ..., 0].numel() > 1:
-        return MapLayer(name, "channels last", (output.shape[1], output.shape[2]))
+def _layer(name: str, output: Tensor, width: int | None, size: tuple[int, int]) -> MapLayer | None:
+    """Return the layer of an output if it is a feature map with ``width`` channels; None accepts any number."""
+    ratio = size[0] / size[1]
     if output.ndim == 3 and output.shape[2] == width:
-        grid = _grid(output.shape[1], size)
+        grid = _grid(output.shape[1], ratio)
         return None if grid is None else MapLayer(name, "tokens", grid)
+    if output.ndim != 4:
+        return None
+    first, last = output.shape[2:], output.shape[1:3]
+    # An attention matrix has one side per token and not the proportions of the image.
+    fits = output.shape[1] == width if width else abs(first[0] / first[1] - ratio) <= 0.2 * ratio
+    if fits and first.numel() > 1:
+        return MapLayer(name, "channels first", (first[0], first[1]))
+    if output.shape[3] == width and last.numel() > 1:
+        return MapLayer(name, "channels last", (last[0], last[1]))
     return None
 
 
-def _loose(name: str, output: Tensor, size: tuple[int, int]) -> MapLayer | None:
-    if output.ndim != 4 or output[0, 0].numel() < 2:
-        return None
-    height, width = output.shape[2], output.shape[3]
-    # Maps of attention have one side to a token, not to a stretch of the image.
-    fits = abs(height / width - size[0] / size[1]) <= 0.2 * size[0] / size[1]
-    return MapLayer(name, "channels first", (height, width)) if fits else None
-
-
-def _grid(tokens: int, size: tuple[int, int]) -> tuple[int, int] | None:
-    """The patches' rows and columns, the few other tokens standing before them."""
+def _grid(tokens: int, ratio: float) -> tuple[int, int] | None:
+    """Return the rows and columns of the patches after a few other tokens."""
     for others in range(min(9, tokens - 1)):
-        height = round(math.sqrt((tokens - others) * size[0] / size[1]))
-        if height and (tokens - others) % height == 0:
-            width = (tokens - others) // height
-            if width > 0 and abs(height / width - size[0] / size[1]) <= 0.05 * size[0] / size[1] and height * width > 1:
-                return height, width
+        height = round(math.sqrt((tokens - others) * ratio))
+        width = (tokens - others) // height if height else 0
+        if width and height * width == tokens - others > 1 and abs(height / width - ratio) <= 0.05 * ratio:
+            return height, width
     return None
 
 
 @contextlib.contextmanager
-def _run(
+def _forward(
     network: nn.Module, images: Tensor, head: Head, names: set[str]
 ) -> Iterator[tuple[dict[str, Tensor], Tensor, Tensor]]:
-    """Run the model with gradients; yield the named layers' outputs as they ran, the raw features and the scores."""
+    """Run the model with gradients. Yield the outputs of the named layers in order, the raw features and the scores."""
     outputs: dict[str, Tensor] = {}
 
     def keep(name: str) -> Any:
         def hook(module: nn.Module, inputs: object, output: object) -> None:
             if isinstance(output, Tensor) and output.ndim in (3, 4) and len(output) == len(images):
-                # Taken out first: a module that runs twice stands where it ran last.
+                # A module that runs twice moves to its last place.
                 outputs.pop(name, None)
                 outputs[name] = output
 
@@ -192,7 +183,7 @@ def _run(
     handles = [module.register_forward_hook(keep(name)) for name, module in network.named_modules() if name in names]
     try:
         with evaluating(network), torch.enable_grad(), tap_features(network, head) as tap:
-            # The images ask for gradients so that a frozen backbone has them too.
+            # The images require gradients, so that a frozen backbone has gradients too.
             batch = to_unit(images.detach().to(device_of(network))).clone().requires_grad_()
             scores = scores_of(network(batch), num_classes=head.num_classes)
             if tap.raw.ndim != 2 or scores.ndim != 2:

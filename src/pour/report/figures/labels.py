@@ -1,9 +1,10 @@
-"""Names beside points, where they cover neither each other nor the points."""
+"""Names next to points that cover neither each other nor the points."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.transforms import Bbox
 
@@ -32,69 +33,59 @@ def place_labels(
     colors: Sequence[str],
     style: Style,
     *,
-    bars: Sequence[tuple[Ends, Ends]] = (),
-) -> list[Bbox]:
-    """Write each text beside its point: the nearest free place among a few, else the least covered one.
+    bars: Sequence[tuple[Ends, Ends]],
+) -> None:
+    """Write each text at the nearest free place around its point, or at the least covered one.
 
     Args:
-        axes: laid out, limits final.
-        points: (n, 2) in data coordinates.
-        texts: ready to draw.
-        colors: of the texts.
-        style: for the halo.
-        bars: the ends of horizontal and vertical error bars, point by point, which texts should not cover either.
-
-    Returns:
-        The texts' boxes, in pixels.
+        axes: Panel with its final layout and limits.
+        points: Points in data coordinates, (n, 2).
+        texts: Texts, already safe to draw.
+        colors: Colours of the texts.
+        style: Style of the figure.
+        bars: Ends of each point's horizontal and vertical error bar. Texts avoid the bars too.
     """
     scale = axes.figure.dpi / 72
     pixels = axes.transData.transform(points)
-    dots = [
-        Bbox.from_bounds(x - _POINT * scale, y - _POINT * scale, 2 * _POINT * scale, 2 * _POINT * scale)
-        for x, y in pixels
-    ]
+    half = _POINT * scale
+    dots = [Bbox.from_bounds(x - half, y - half, 2 * half, 2 * half) for x, y in pixels]
     lines = [
         Bbox(axes.transData.transform(ends)).padded(0.8 * scale)
-        for point, (across, up) in zip(points, bars, strict=False)
+        for point, (across, up) in zip(points, bars, strict=True)
         for ends in ([(across[0], point[1]), (across[1], point[1])], [(point[0], up[0]), (point[0], up[1])])
     ]
-    inside = axes.get_window_extent()
+    frame = axes.get_window_extent()
     placed: list[Bbox] = []
     for i, (point, text, color) in enumerate(zip(points, texts, colors, strict=True)):
-        label = axes.annotate(
-            text,
-            xy=(point[0], point[1]),
-            xytext=(0, 0),
-            textcoords="offset points",
-            fontsize=7,
-            color=color,
-            path_effects=style.halo(),
-            zorder=6,
-            annotation_clip=False,
-        )
+        options: dict[str, Any] = {
+            "textcoords": "offset points",
+            "fontsize": 7,
+            "path_effects": style.halo(),
+            "zorder": 6,
+        }
+        label = axes.annotate(text, xy=tuple(point), xytext=(0, 0), color=color, annotation_clip=False, **options)
         size = label.get_window_extent()
-        taken = [*placed, *lines, *(dot for j, dot in enumerate(dots) if j != i)]
-        best: tuple[float, float, float, float, Bbox] | None = None
-        for distance in _DISTANCES:
-            for angle in _ANGLES:
-                dx, dy = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-                # The text's near edge, not its middle, is this far away.
-                x = pixels[i, 0] + dx * (distance * scale + size.width / 2) - size.width / 2
-                y = pixels[i, 1] + dy * (distance * scale + size.height / 2) - size.height / 2
-                box = Bbox.from_bounds(x, y, size.width, size.height)
-                cost = sum(_overlap(box, other) for other in taken) + _outside(box, inside)
-                if best is None or cost < best[0] - 1e-9:
-                    best = (cost, distance, x - pixels[i, 0], y - pixels[i, 1], box)
-            if best is not None and best[0] == 0:
+        covered = [*placed, *lines, *(dot for j, dot in enumerate(dots) if j != i)]
+        best: tuple[float, float, Bbox] | None = None
+        for distance, angle in itertools.product(_DISTANCES, _ANGLES):
+            dx, dy = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+            # The distance is measured to the text's near edge, not to its middle.
+            x = pixels[i, 0] + dx * (distance * scale + size.width / 2) - size.width / 2
+            y = pixels[i, 1] + dy * (distance * scale + size.height / 2) - size.height / 2
+            box = Bbox.from_bounds(x, y, size.width, size.height)
+            cost = sum(_overlap(box, other) for other in covered) + _outside(box, frame)
+            if best is None or cost < best[0] - 1e-9:
+                best = (cost, distance, box)
+            if best[0] == 0:
                 break
-        if best is not None:
-            _, distance, x, y, box = best
-            label.set_position((x / scale, y / scale))
-            placed.append(box)
-            if distance >= _LEADER_FROM:
-                end = axes.transData.inverted().transform(((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2))
-                axes.plot([point[0], end[0]], [point[1], end[1]], color=color, linewidth=0.5, alpha=0.7, zorder=2)
-    return placed
+        if best is None:
+            continue
+        _, distance, box = best
+        label.set_position(((box.x0 - pixels[i, 0]) / scale, (box.y0 - pixels[i, 1]) / scale))
+        placed.append(box)
+        if distance >= _LEADER_FROM:
+            end = axes.transData.inverted().transform(((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2))
+            axes.plot([point[0], end[0]], [point[1], end[1]], color=color, linewidth=0.5, alpha=0.7, zorder=2)
 
 
 def _overlap(first: Bbox, second: Bbox) -> float:

@@ -1,4 +1,4 @@
-"""CKA between all layers of the unlearned model and of its references."""
+"""CKA between all layers of the unlearned model and those of its references."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _SIDES = {"forget": "forgotten images", "retain": "retained images"}
 
 
 def draw_layers(maps: Sequence[LayerMap], *, theme: Theme = "light") -> Figure:
-    """Draw a heat map to each reference (across) and side (down), first layers at the lower left.
+    """Draw one heat map per reference (columns) and side (rows), with the first layers at the lower left.
 
     Args:
-        maps: ``AuditReport.layers``.
-        theme: light or dark.
+        maps: Layer maps of an :class:`~pour.AuditReport`.
+        theme: Light or dark.
     """
     if not maps:
         raise UsageError("There is no layer map to draw; run the audit with its layers.")
@@ -42,41 +42,35 @@ def draw_layers(maps: Sequence[LayerMap], *, theme: Theme = "light") -> Figure:
         panels = figure.subplots(len(sides), len(references), squeeze=False)
         for axes in panels.flat:
             axes.set_visible(False)
-        image = None
+        words = []
         for entry in maps:
             line, column = sides.index(entry.side), references.index(entry.reference)
             axes = panels[line, column]
             axes.set_visible(True)
             values = np.array(entry.values, float).reshape(len(entry.rows), len(entry.columns))
-            image = axes.imshow(values, cmap=style.share_map(), vmin=0, vmax=1, origin="lower", interpolation="nearest")
+            image = axes.imshow(values, style.share_map(), vmin=0, vmax=1, origin="lower", interpolation="nearest")
             axes.set_title(f"{_SIDES[entry.side]}, n = {entry.n:,}", fontsize=7.5)
             _name_layers(axes, entry, across=line == len(sides) - 1, down=column == 0)
-            for spine in axes.spines.values():
-                spine.set(visible=True, color=style.muted, linewidth=0.6)
+            style.frame(axes, style.muted, 0.6)
             if entry.reference == "retrained":
                 style.frame_reference(axes)
             if max(values.shape) <= _WRITTEN_LAYERS:
-                texts = [[f"{value:.2f}" for value in row] for row in values]
-                style.write_cells(axes, values, texts, 5.5)
-        if image is not None:
-            bar = figure.colorbar(image, ax=panels, shrink=0.7, pad=0.015, aspect=30, label="linear CKA")
-            bar.outline.set_linewidth(0)
-        ends = [
-            f"with the {entry.reference} on {_SIDES[entry.side]} {entry.values[-1][-1]:.2f} at the last layer"
-            for entry in maps
-            if entry.values and entry.values[-1]
-        ]
-        return finish(figure, f"CKA between layers of the unlearned model and its references: {', '.join(ends)}.")
+                style.write_cells(axes, values, [[f"{value:.2f}" for value in row] for row in values], 5.5)
+            if values.size:
+                words.append(
+                    f"with the {entry.reference} on {_SIDES[entry.side]} {values[-1, -1]:.2f} at the last layer"
+                )
+        style.color_bar(image, panels, shrink=0.7, aspect=30, label="linear CKA")
+        return finish(figure, f"CKA between layers of the unlearned model and its references: {', '.join(words)}.")
 
 
 def _name_layers(axes: Axes, entry: LayerMap, *, across: bool, down: bool) -> None:
-    for names, set_ticks, shown, rotation in (
+    for names, set_ticks, named, rotation in (
         (entry.columns, axes.set_xticks, across, 90),
         (entry.rows, axes.set_yticks, down, 0),
     ):
-        step = max(1, -(-len(names) // _NAMED_LAYERS))
-        places = list(range(0, len(names), step))
-        texts = [plain_text(names[i], length=18) if shown else "" for i in places]
+        places = list(range(0, len(names), max(1, -(-len(names) // _NAMED_LAYERS))))
+        texts = [plain_text(names[i], length=18) if named else "" for i in places]
         set_ticks(places, texts, rotation=rotation, fontsize=6)
     axes.tick_params(length=0)
     if across:

@@ -1,11 +1,11 @@
-"""Relearn curves: how fast a little fine-tuning brings the forgotten classes back."""
+"""Relearning curves: accuracy on the forgotten classes during a short fine-tuning."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from pour.errors import UsageError
 from pour.report.figures.style import FULL_WIDTH, ROLE_TITLES, Theme, drawing, finish
@@ -24,48 +24,48 @@ _MARKERS = {"original": "s", "unlearned": "o", "retrained": "^", "retrained_seco
 
 
 def draw_relearning(curves: Sequence[RelearningCurve], *, theme: Theme = "light") -> Figure:
-    """Draw test accuracy after each number of steps with its 95 % band, forgotten classes left, retained right.
+    """Draw the test accuracy after each number of steps with 95 % bands: forgotten classes left, retained right.
 
     Args:
-        curves: ``AuditReport.relearning``, or several of them.
-        theme: light or dark.
+        curves: Relearning curves of an :class:`~pour.AuditReport`.
+        theme: Light or dark.
     """
     if not curves:
         raise UsageError("There is no relearn curve to draw; run the audit with relearning.")
     with drawing(theme) as style:
         figure = style.figure(FULL_WIDTH, 2.6)
-        forget, retain = figure.subplots(1, 2, sharey=True)
+        panels = figure.subplots(1, 2, sharey=True)
         steps = sorted({step for curve in curves for step in curve.steps})
-        for axes, side in ((forget, "forget"), (retain, "retain")):
+        for axes, side in zip(panels, ("forget", "retain"), strict=True):
             for curve in sorted(curves, key=lambda curve: curve.role != "original"):
-                readings = curve.forget if side == "forget" else curve.retain
-                color = style.role_color(curve.role)
+                readings = getattr(curve, side)
+                color, is_original = style.role_color(curve.role), curve.role == "original"
                 bounds = np.array([reading.bounds for reading in readings])
-                axes.fill_between(curve.steps, bounds[:, 0], bounds[:, 1], color=color, alpha=0.16, linewidth=0)
+                axes.fill_between(curve.steps, *bounds.T, color=color, alpha=0.16, linewidth=0)
                 axes.plot(
                     curve.steps,
                     [reading.value for reading in readings],
                     color=color,
-                    # A projected model relearns exactly as the original does: the curve beneath must show.
-                    linewidth=4.0 if curve.role == "original" else 1.5,
-                    alpha=0.5 if curve.role == "original" else 1.0,
+                    # A projected model relearns exactly like the original, so the lower curve must remain visible.
+                    linewidth=4.0 if is_original else 1.5,
+                    alpha=0.5 if is_original else 1.0,
                     linestyle=_LINES[curve.role],
                     marker=_MARKERS[curve.role],
                     markersize=3.5,
                     label=ROLE_TITLES[curve.role],
                 )
-            # Steps are spread over decades and start at 0.
+            # Steps range over decades and start at 0.
             axes.set_xscale("symlog", linthresh=1, linscale=0.4)
-            axes.xaxis.set_major_locator(FixedLocator(_apart(steps)))
+            axes.xaxis.set_major_locator(FixedLocator(_distant(steps)))
             axes.xaxis.set_minor_locator(NullLocator())
             axes.xaxis.set_major_formatter("{x:,.0f}")
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+            style.percent(axes.yaxis)
             axes.set(ylim=(-0.03, 1.03), xlabel="fine-tuning steps", xlim=(min(steps) - 0.04, max(steps) * 1.12))
             axes.grid(axis="y")
-        forget.set_title("forgotten classes", color=style.forgotten)
-        retain.set_title("retained classes")
-        forget.set_ylabel("test accuracy")
-        figure.legend(*forget.get_legend_handles_labels(), loc="outside upper center", ncols=len(curves))
+        panels[0].set_title("forgotten classes", color=style.forgotten)
+        panels[1].set_title("retained classes")
+        panels[0].set_ylabel("test accuracy")
+        style.legend(figure, panels[0].get_legend_handles_labels()[0])
         counts = sorted({curve.images_per_class for curve in curves})
         style.note(figure, [f"Fine-tuned on {' or '.join(map(str, counts))} training images of each class."])
         words = [
@@ -77,10 +77,10 @@ def draw_relearning(curves: Sequence[RelearningCurve], *, theme: Theme = "light"
         )
 
 
-def _apart(steps: Sequence[int]) -> list[int]:
-    """The steps to name on the axis: those that are far enough from the one before."""
-    shown = [steps[0]]
+def _distant(steps: Sequence[int]) -> list[int]:
+    """Return the steps to name on the axis, each far enough from the previous one."""
+    named = [steps[0]]
     for step in steps[1:]:
-        if shown[-1] == 0 or step >= 1.6 * shown[-1]:
-            shown.append(step)
-    return shown
+        if named[-1] == 0 or step >= 1.6 * named[-1]:
+            named.append(step)
+    return named

@@ -1,4 +1,4 @@
-"""Figures as files, and as SVG to put into a page; the same figure gives the same bytes."""
+"""Write a figure to a file, or as SVG for a page. The same figure gives the same bytes."""
 
 from __future__ import annotations
 
@@ -20,49 +20,42 @@ if TYPE_CHECKING:
 
 __all__ = ["figure_svg", "save_figure"]
 
-# Dates and version numbers would make each saving a different file.
+# Dates and versions would make each file different.
 _METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-# The style sheet would rule over the whole page; what it says is put on the element itself.
+# A style sheet inside the SVG would apply to the whole page; figure_svg sets the same on the element.
 _NOT_FOR_PAGES = re.compile(
     r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>|<title>.*?</title>|<style.*?</style>", re.DOTALL
 )
-_NAMED = re.compile(r' id="([^"]*)"')
-_REFERRED = re.compile(r'(?<=url\(#)[^)]*(?=\))|(?<=href="#)[^"]*(?=")')
+_ID = re.compile(r' id="([^"]*)"')
+_REFERENCE = re.compile(r'(?<=url\(#)[^)]*(?=\))|(?<=href="#)[^"]*(?=")')
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Write a figure as PNG, SVG or PDF, whichever the name ends in; whole or not at all.
+    """Write a figure of a ``draw_`` function to a file and return its path. Replace an existing file only if it works.
 
     Args:
-        figure: what a ``draw_`` function gave.
-        path: an earlier file at the same place is replaced.
-
-    Returns:
-        The path.
+        figure: Figure.
+        path: File with the suffix .png, .svg or .pdf, which sets the format.
     """
     target = Path(path)
     kind = target.suffix.lower().lstrip(".")
     if kind not in _METADATA:
         raise UsageError(f"{target} does not say which kind of picture it is; let it end in .png, .svg or .pdf.")
+    label = {"Description" if kind == "png" else "Title": str(figure.get_label()) or None}
     with settings(), atomic_path(target) as temporary:
-        metadata = _METADATA[kind]
-        if kind == "png":
-            metadata = {**metadata, "Description": str(figure.get_label()) or None}
-        elif figure.get_label():
-            metadata = {**metadata, "Title": str(figure.get_label())}
-        figure.savefig(temporary, format=kind, metadata=metadata)
+        figure.savefig(temporary, format=kind, metadata={**_METADATA[kind], **label})
     return target
 
 
 def figure_svg(figure: Figure) -> str:
-    """Give a figure as an ``<svg>`` element for a page: no background, no comments, no address, no foreign fonts.
+    """Return a figure as an ``<svg>`` element of a page, without background, comments, addresses and fonts.
 
-    The names inside are made from the contents, so that several figures in one page do not take each other's parts.
-    Letters are drawn as paths; the figure's label, a sentence on what it shows, is there for screen readers.
+    Ids inside contain a digest of the drawing, so that several figures can be in one page. Letters are paths, and the
+    figure's label is the text for screen readers.
     """
     with settings():
         buffer = io.StringIO()
@@ -70,11 +63,11 @@ def figure_svg(figure: Figure) -> str:
     svg = _NOT_FOR_PAGES.sub("", buffer.getvalue()).strip()
     svg = svg.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "").replace("xlink:href=", "href=")
     mark = f"f{hashlib.sha256(svg.encode()).hexdigest()[:8]}-"
-    # Equal pictures get equal names, which a page may hold only once; nothing refers to them.
-    used = set(_REFERRED.findall(svg))
-    svg = _NAMED.sub(lambda found: f' id="{mark}{found[1]}"' if found[1] in used else "", svg)
-    svg = _REFERRED.sub(lambda found: mark + found[0], svg)
-    said = html.escape(str(figure.get_label()), quote=True)
+    # Ids without a reference are removed: equal figures would repeat them on a page.
+    used = set(_REFERENCE.findall(svg))
+    svg = _ID.sub(lambda match: f' id="{mark}{match[1]}"' if match[1] in used else "", svg)
+    svg = _REFERENCE.sub(lambda match: mark + match[0], svg)
+    label = html.escape(str(figure.get_label()), quote=True)
     return svg.replace(
-        "<svg ", f'<svg role="img" aria-label="{said}" stroke-linejoin="round" stroke-linecap="butt" ', 1
+        "<svg ", f'<svg role="img" aria-label="{label}" stroke-linejoin="round" stroke-linecap="butt" ', 1
     )

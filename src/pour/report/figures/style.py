@@ -1,13 +1,15 @@
-"""What all figures share: sizes, fonts, colours that colour-blind readers tell apart, and how text is made safe."""
+"""Sizes, fonts, colours, legends and notes that all figures share, and names that are safe to draw."""
 
 from __future__ import annotations
 
 import contextlib
 import textwrap
 import threading
+import tomllib
 import unicodedata
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import as_file, files
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import matplotlib
@@ -15,17 +17,21 @@ import numpy as np
 from matplotlib import font_manager
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
+from matplotlib.ticker import PercentFormatter
 
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
-    from matplotlib.text import Text
+    from matplotlib.image import AxesImage
     from numpy.typing import NDArray
 
 __all__ = [
@@ -35,6 +41,7 @@ __all__ = [
     "Theme",
     "drawing",
     "finish",
+    "in_order",
     "listed",
     "plain_text",
     "settings",
@@ -44,7 +51,7 @@ __all__ = [
 
 Theme = Literal["light", "dark"]
 FULL_WIDTH = 7.0
-"""Inches: the text width of a two-column paper."""
+"""Text width of a two-column paper in inches."""
 
 ROLE_TITLES = {
     "original": "original",
@@ -52,118 +59,90 @@ ROLE_TITLES = {
     "retrained": "retrained (reference)",
     "retrained_second": "retrained, second seed",
 }
+"""Title of a model by its role."""
+
 _NAME_LENGTH = 28
-# Without the reds and browns, which a reader could take for the forgotten class.
-_CLASSES: dict[Theme, tuple[str, ...]] = {
-    "light": (
-        "#0072b2",
-        "#e69f00",
-        "#009e73",
-        "#cc79a7",
-        "#56b4e9",
-        "#8f8f2c",
-        "#4b3fa0",
-        "#d9c667",
-        "#a844a0",
-        "#176e38",
-        "#7f8c9a",
-        "#3fb5a3",
-    ),
-    "dark": (
-        "#4c9be8",
-        "#f0ae1f",
-        "#22b98c",
-        "#df95bd",
-        "#86cdf7",
-        "#b5b54a",
-        "#9388ea",
-        "#e8d98b",
-        "#b565d8",
-        "#58a873",
-        "#9aa7b4",
-        "#6fd6c6",
-    ),
-}
-# Families that hold scripts which the default font lacks; those installed are asked glyph by glyph.
+# Fonts with the scripts that the default font lacks. matplotlib looks up each character in the installed fonts.
 _FALLBACK_FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Hiragino Sans", "Microsoft YaHei", "Arial Unicode MS")
-# matplotlib's settings are global while a figure is made, so one thread draws at a time.
+# The settings of matplotlib are global while a figure is drawn, so that only one thread can draw at a time.
 _LOCK = threading.RLock()
 
 
 @dataclass(frozen=True)
 class Style:
-    """The colours of a theme, and the few things that several figures draw alike."""
+    """Colours of a theme, and the elements that several figures have in common."""
 
     theme: Theme
     background: str
     text: str
     muted: str
-    """Secondary text, axes and notes."""
+    """Colour of secondary text, axes and notes."""
     faint: str
-    """Grid lines and fills behind the data."""
+    """Colour of grid lines and of areas behind the data."""
     forgotten: str
-    """The forgotten class, in every figure."""
+    """Dark red: colour of the forgotten classes in every figure."""
     reference: str
-    """Gold: the retrained model."""
+    """Gold: colour of the retrained model."""
     accent: str
-    """The unlearned model."""
+    """Colour of the unlearned model."""
     baseline: str
-    """The original model."""
-    shares: tuple[str, ...]
-    """From nothing to everything: the colours of a share between 0 and 1."""
-
-    @property
-    def class_palette(self) -> tuple[str, ...]:
-        """Colours of retained classes; more classes than colours start over."""
-        return _CLASSES[self.theme]
+    """Colour of the original model."""
+    shares: Sequence[str]
+    """Colours of shares from 0 to 1."""
+    class_palette: Sequence[str]
+    """Colours of retained classes, without reds and browns. Further classes repeat them."""
 
     def class_colors(self, num_classes: int, forgotten: Collection[int]) -> list[str]:
-        """A colour to each class: dark red to the forgotten ones, the palette in turn to the others."""
-        palette, colors, used = self.class_palette, [], 0
-        for label in range(num_classes):
-            if label in forgotten:
-                colors.append(self.forgotten)
-            else:
-                colors.append(palette[used % len(palette)])
-                used += 1
+        """Return one colour per class: dark red for the forgotten classes, the palette in turn for the others."""
+        colors = [self.forgotten] * num_classes
+        for i, label in enumerate(label for label in range(num_classes) if label not in forgotten):
+            colors[label] = self.class_palette[i % len(self.class_palette)]
         return colors
 
     def role_color(self, role: str) -> str:
-        """The colour of a model by its role; whatever is no reference is an unlearned model."""
+        """Return the colour of a model by its role. Unknown roles are unlearned models."""
         return {"original": self.baseline, "retrained": self.reference, "retrained_second": self.reference}.get(
             role, self.accent
         )
 
     def share_map(self) -> Colormap:
-        """The colour map of shares; what is missing is grey."""
+        """Return the colour map of shares. Missing shares are grey."""
         return LinearSegmentedColormap.from_list("pour", self.shares).with_extremes(bad=self.faint)
 
-    def figure(self, width: float, height: float) -> Figure:
-        """An empty figure that belongs to no window, sizes in inches."""
-        return Figure(figsize=(width, height), layout="constrained")
+    def figure(self, width: float, height: float, *, gap: float | None = None) -> Figure:
+        """Return an empty figure without a window, with its size and the gap between pictures in inches."""
+        options: dict[str, Any] = {} if gap is None else {"w_pad": gap, "h_pad": gap, "wspace": 0.0, "hspace": 0.0}
+        return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(**options))
+
+    def frame(self, axes: Axes, color: str, linewidth: float) -> None:
+        """Draw all four sides of a panel."""
+        for spine in axes.spines.values():
+            spine.set(visible=True, color=color, linewidth=linewidth)
 
     def frame_reference(self, axes: Axes) -> None:
-        """Frame a panel in gold: it shows the retrained model."""
-        for spine in axes.spines.values():
-            spine.set(visible=True, color=self.reference, linewidth=2.2)
+        """Draw the gold frame of a panel that shows the retrained model."""
+        self.frame(axes, self.reference, 2.2)
 
     def bare(self, axes: Axes) -> None:
-        """Take ticks away and leave a thin frame: a panel whose coordinates mean nothing."""
+        """Remove the ticks of a panel whose coordinates have no meaning, and draw a thin frame."""
         axes.set(xticks=[], yticks=[])
-        for spine in axes.spines.values():
-            spine.set(visible=True, color=self.faint, linewidth=0.8)
+        self.frame(axes, self.faint, 0.8)
 
     def empty_panel(self, axes: Axes, reason: str) -> None:
-        """Say in words why a panel holds nothing."""
+        """Write into a panel why it is empty."""
         self.bare(axes)
         axes.text(0.5, 0.5, reason, transform=axes.transAxes, ha="center", va="center", color=self.muted, wrap=True)
 
-    def halo(self, width: float = 2.0) -> list[withStroke]:
-        """Path effects that keep text readable over lines and points."""
-        return [withStroke(linewidth=width, foreground=self.background)]
+    def small_text(self, axes: Axes, x: float, y: float, text: str, **options: Any) -> None:
+        """Write secondary text at a place in a panel, where (0, 0) is the lower left and (1, 1) the upper right."""
+        axes.text(x, y, text, transform=axes.transAxes, fontsize=6.5, color=self.muted, **options)
+
+    def halo(self) -> list[withStroke]:
+        """Return path effects that keep text readable over lines and points."""
+        return [withStroke(linewidth=2.0, foreground=self.background)]
 
     def write_cells(self, axes: Axes, values: NDArray[np.float64], texts: Sequence[Sequence[str]], size: float) -> None:
-        """Write a text into each cell of a matrix drawn with :meth:`share_map`, light on dark and dark on light."""
+        """Write a text into each cell of a matrix with the colours of :meth:`share_map`."""
         colors = self.share_map()
         for (i, j), value in np.ndenumerate(values):
             if texts[i][j]:
@@ -171,23 +150,36 @@ class Style:
                 ink = "#111111" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "#ffffff"
                 axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=size, color=ink)
 
-    def note(self, figure: Figure, sentences: Sequence[str]) -> Text | None:
-        """Put what a reader must know to read the figure under it, such as how many points were left out."""
-        if not sentences:
-            return None
-        # A letter of this size is about 0.046 inches wide; a narrow figure takes more than one line.
-        letters = max(20, int(figure.get_figwidth() / 0.046))
-        text = textwrap.fill(" ".join(sentences), width=letters)
-        return figure.supxlabel(text, fontsize=6.5, color=self.muted, x=0.01, ha="left")
+    def color_bar(self, image: AxesImage, panels: NDArray[Any], **options: Any) -> None:
+        """Add the colour scale of a row or grid of matrices."""
+        figure = panels.flat[0].figure
+        figure.colorbar(image, ax=panels, pad=0.015, **options).outline.set_linewidth(0)
+
+    def key(self, label: str, *, marker: str, color: str, size: float | None = None) -> Line2D:
+        """Return the entry of a legend for points."""
+        return Line2D([], [], marker=marker, linestyle="", color=color, markersize=size, label=label)
+
+    def legend(self, figure: Figure, handles: Sequence[Artist], ncols: int | None = None, **options: Any) -> None:
+        """Add a legend above the panels, if it has an entry. By default all entries are in one row."""
+        if handles:
+            figure.legend(handles=handles, loc="outside upper center", ncols=ncols or len(handles), **options)
+
+    def note(self, figure: Figure, sentences: Sequence[str]) -> None:
+        """Write below the figure what a reader must know, such as the number of points that are not drawn."""
+        if sentences:
+            # A letter of this size is about 0.046 inches wide; a narrow figure needs several lines.
+            letters = max(20, int(figure.get_figwidth() / 0.046))
+            text = textwrap.fill(" ".join(sentences), width=letters)
+            figure.supxlabel(text, fontsize=6.5, color=self.muted, x=0.01, ha="left")
 
     def name_places(self, axes: Axes, names: Sequence[str], forgotten: Collection[int], *, width: float) -> None:
-        """Name the places 0, 1, ... across, slanted where they would run into each other.
+        """Write names below the places 0, 1, ... of a panel, slanted if they would overlap.
 
         Args:
-            axes: the panel.
-            names: ready to draw.
-            forgotten: places whose names are in the forgotten class's colour.
-            width: of the panel, in inches.
+            axes: Panel.
+            names: Names, already safe to draw.
+            forgotten: Places of forgotten classes.
+            width: Width of the panel in inches.
         """
         # A letter of this size is about 0.06 inches wide.
         crowded = len(names) * max(map(len, names)) * 0.06 > 0.94 * width
@@ -197,51 +189,33 @@ class Style:
         for place in forgotten:
             axes.get_xticklabels()[place].set(color=self.forgotten, fontweight="bold")
 
+    def percent(self, axis: Any) -> None:
+        """Label an axis of shares in percent."""
+        axis.set_major_formatter(PercentFormatter(1.0))
+
     def mark_row(self, axes: Axes, row: int, width: float) -> None:
-        """Frame one row of a matrix in the forgotten class's colour."""
+        """Frame a row of a matrix in the colour of the forgotten classes."""
         axes.add_patch(
             Rectangle((-0.5, row - 0.5), width, 1, fill=False, edgecolor=self.forgotten, linewidth=1.2, clip_on=False)
         )
 
 
-_STYLES: dict[Theme, Style] = {
-    "light": Style(
-        theme="light",
-        background="#ffffff",
-        text="#1c2128",
-        muted="#59636e",
-        faint="#d8dee4",
-        forgotten="#8b0000",
-        reference="#c9950c",
-        accent="#0072b2",
-        baseline="#6b7680",
-        shares=("#f7f9fb", "#c3dcee", "#5fa3d0", "#1467a8", "#08306b"),
-    ),
-    "dark": Style(
-        theme="dark",
-        background="#14171c",
-        text="#e6e9ed",
-        muted="#a2adb8",
-        faint="#39414b",
-        forgotten="#e5534b",
-        reference="#e3b341",
-        accent="#5aa9ee",
-        baseline="#98a3ae",
-        shares=("#1b2028", "#1e3a57", "#2a6ba6", "#5aa9ee", "#e3f1ff"),
-    ),
-}
+@cache
+def _themes() -> dict[Theme, Style]:
+    themes = tomllib.loads((files("pour.report.figures") / "themes.toml").read_text(encoding="utf-8"))
+    return {theme: Style(theme=theme, **themes[theme]) for theme in get_args(Theme)}
 
 
 def style_of(theme: Theme) -> Style:
-    """The colours of a theme."""
+    """Return the style of a theme. Raise UsageError for an unknown theme."""
     if theme not in get_args(Theme):
         raise UsageError(f"theme is {theme!r}; choose 'light' or 'dark'.")
-    return _STYLES[theme]
+    return _themes()[theme]
 
 
 @contextlib.contextmanager
 def drawing(theme: Theme) -> Iterator[Style]:
-    """Draw in a theme's style; matplotlib's own settings, whatever the user made of them, are as before afterwards.
+    """Draw in the style of a theme. Afterwards matplotlib has the user's settings again.
 
     Example:
         >>> with drawing("light") as style:
@@ -255,16 +229,16 @@ def drawing(theme: Theme) -> Iterator[Style]:
 
 
 def finish(figure: Figure, description: str) -> Figure:
-    """Lay the figure out once and for all, so that every later saving gives the same bytes.
+    """Compute the layout once, so that each later file of the figure has the same bytes.
 
     Args:
-        figure: everything is drawn.
-        description: what it shows, for those who cannot see it; kept as the figure's label.
+        figure: Figure with all its parts.
+        description: Sentence for readers who cannot see the figure. It becomes the figure's label.
     """
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
-    # Without an engine a saving draws once; with one that does nothing it would draw twice.
+    # A figure without an engine is drawn once per file; with an engine that does nothing it would be drawn twice.
     figure.set_layout_engine(None)
     figure.set_label(description)
     return figure
@@ -272,14 +246,14 @@ def finish(figure: Figure, description: str) -> Figure:
 
 @contextlib.contextmanager
 def settings(style: Style | None = None) -> Iterator[None]:
-    """Use matplotlib's defaults with ours on top, for one thread at a time."""
-    chosen: Any = {**_defaults(), **_common(), **(_themed(style) if style else {})}
-    with _LOCK, matplotlib.rc_context(chosen):
+    """Use the settings of pour's figures for one thread at a time, with the colours of a style."""
+    values: Any = {**_settings(), **(_colors(style) if style else {})}
+    with _LOCK, matplotlib.rc_context(values):
         yield
 
 
 def plain_text(text: str, *, length: int = _NAME_LENGTH) -> str:
-    r"""A class name as it is, safe to draw: dollars start no formula, control characters are gone, long names are cut.
+    r"""Return a name that is safe to draw: shortened, and without dollars that would start a formula.
 
     Example:
         >>> plain_text("cost $5 <b>")
@@ -289,13 +263,13 @@ def plain_text(text: str, *, length: int = _NAME_LENGTH) -> str:
 
 
 def shortened(text: str, *, length: int = _NAME_LENGTH) -> str:
-    """One line of at most ``length`` characters, without control characters."""
+    """Return a name as one line of at most ``length`` characters, without control characters."""
     line = " ".join("".join(" " if unicodedata.category(char)[0] == "C" else char for char in text).split())
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
 
 
 def listed(names: Sequence[str], *, most: int = 4) -> str:
-    """Names in a sentence, the first few where there are many.
+    """Return names as part of a sentence: the first ``most`` names and the number of the others.
 
     Example:
         >>> listed(["cat", "dog", "ship"], most=2)
@@ -303,65 +277,32 @@ def listed(names: Sequence[str], *, most: int = 4) -> str:
     """
     if not names:
         return "nothing"
-    shown = ", ".join(shortened(name) for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+    first = ", ".join(shortened(name) for name in names[:most])
+    return first if len(names) <= most else f"{first} and {len(names) - most:,} more"
+
+
+def in_order(models: Iterable[str]) -> list[str]:
+    """Return names of models: the original first, the retrained model last."""
+    return sorted(models, key=lambda name: {"original": 0, "retrained": 2}.get(name, 1))
 
 
 @cache
-def _defaults() -> dict[str, Any]:
-    kept = {"backend", "backend_fallback", "interactive", "toolbar", "timezone"}
-    return {name: matplotlib.rcParamsDefault[name] for name in matplotlib.rcParamsDefault if name not in kept}
+def _settings() -> dict[str, Any]:
+    """Return matplotlib's defaults, replaced by those of pour's figures."""
+    of_the_user = {"backend", "backend_fallback", "interactive", "toolbar", "timezone"}
+    defaults: Any = {name: value for name, value in dict(matplotlib.rcParamsDefault).items() if name not in of_the_user}
+    with as_file(files("pour.report.figures") / "house.mplstyle") as path:
+        house: Any = matplotlib.rc_params_from_file(path, use_default_template=False)
+    installed = set(font_manager.get_font_names())
+    fonts = ["DejaVu Sans", *(name for name in _FALLBACK_FONTS if name in installed)]
+    return {**defaults, **house, "font.family": fonts}
 
 
-@cache
-def _common() -> dict[str, Any]:
-    known = set(font_manager.get_font_names())
-    return {
-        "font.family": ["DejaVu Sans", *(name for name in _FALLBACK_FONTS if name in known)],
-        "mathtext.fontset": "dejavusans",
-        "font.size": 8,
-        "axes.titlesize": 8.5,
-        "axes.titlepad": 5,
-        "axes.labelsize": 8,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.linewidth": 0.7,
-        "axes.axisbelow": True,
-        "xtick.labelsize": 7,
-        "ytick.labelsize": 7,
-        "xtick.major.width": 0.7,
-        "ytick.major.width": 0.7,
-        "xtick.major.size": 2.5,
-        "ytick.major.size": 2.5,
-        "lines.linewidth": 1.5,
-        "lines.solid_capstyle": "round",
-        "grid.linewidth": 0.6,
-        "legend.fontsize": 7,
-        "legend.frameon": False,
-        "legend.handlelength": 1.4,
-        "legend.columnspacing": 1.2,
-        "hatch.linewidth": 0.6,
-        "savefig.dpi": 200,
-        "figure.dpi": 200,
-        "svg.fonttype": "path",
-        "svg.hashsalt": "pour",
-        "pdf.fonttype": 42,
+def _colors(style: Style) -> dict[str, Any]:
+    names = {
+        style.background: ("figure.facecolor", "axes.facecolor"),
+        style.text: ("text.color", "axes.titlecolor", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"),
+        style.muted: ("axes.edgecolor", "xtick.color", "ytick.color", "hatch.color"),
+        style.faint: ("grid.color",),
     }
-
-
-def _themed(style: Style) -> dict[str, Any]:
-    return {
-        "figure.facecolor": style.background,
-        "savefig.facecolor": "auto",
-        "axes.facecolor": style.background,
-        "text.color": style.text,
-        "axes.titlecolor": style.text,
-        "axes.labelcolor": style.text,
-        "axes.edgecolor": style.muted,
-        "xtick.color": style.muted,
-        "ytick.color": style.muted,
-        "xtick.labelcolor": style.text,
-        "ytick.labelcolor": style.text,
-        "grid.color": style.faint,
-        "hatch.color": style.muted,
-    }
+    return {"savefig.facecolor": "auto", **{name: color for color, group in names.items() for name in group}}

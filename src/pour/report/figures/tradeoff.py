@@ -1,4 +1,4 @@
-"""The trade-off plane: what a method forgets against what it keeps."""
+"""Forgetting against retention of several methods, as points of a plane."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
-from matplotlib.lines import Line2D
 
 from pour.auditing.measurement import Reading
 from pour.errors import UsageError
@@ -44,30 +43,30 @@ _NEEDS: dict[DataNeeded, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TradeoffPoint:
-    """One method, or a reference, in the plane; both readings are better when higher."""
+    """Point of a method or a reference model. Higher values are better in both directions."""
 
     name: str
     forgetting: Reading
     retention: Reading
     role: Literal["method", "original", "retrained"] = "method"
     needs: DataNeeded = "none"
-    """The most that the method needs to see."""
+    """Data that the method needs. A method that needs retained images counts as "retain"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TradeoffData:
-    """The points of one plane."""
+    """Points of one plane."""
 
     points: tuple[TradeoffPoint, ...]
     of: PlaneOf
 
 
 def tradeoff_data(reports: Mapping[str, AuditReport], *, of: PlaneOf = "accuracy") -> TradeoffData:
-    """Take a point from each report, and the original and the retrained model from the first that has them.
+    """Return a point for each report, and for the original and the retrained model of the first report with them.
 
     Args:
-        reports: by the name to show, all of the same data and classes.
-        of: which measures span the plane.
+        reports: Reports by the name to draw, all of the same data and classes.
+        of: Metrics of the plane.
     """
     if of not in get_args(PlaneOf):
         raise UsageError(f"of is {of!r}; choose 'accuracy' or 'representation'.")
@@ -76,36 +75,25 @@ def tradeoff_data(reports: Mapping[str, AuditReport], *, of: PlaneOf = "accuracy
     first = next(iter(reports.values()))
     other = next((name for name, report in reports.items() if report.data != first.data), None)
     if other is not None:
-        raise UsageError(f"The report {other!r} is of other images or classes; one plane compares like with like.")
-    forget, retain = _NAMES[of]
-    needed = {entry.name: entry.needs for entry in list_methods()}
+        raise UsageError(f"The report {other!r} is of other images or classes; draw it in a plane of its own.")
+    lines = [tuple(report.line(name) for name in _NAMES[of]) for report in reports.values()]
     points: list[TradeoffPoint] = []
     for role in ("original", "retrained"):
-        pairs = [
-            (getattr(report.line(forget), role), getattr(report.line(retain), role)) for report in reports.values()
-        ]
-        pair = next((pair for pair in pairs if None not in pair), None)
+        pairs = [(getattr(forget, role), getattr(retain, role)) for forget, retain in lines]
         if role == "original" and of == "representation":
-            # Like itself in everything, which an audit does not measure.
-            pair = (Reading(value=1.0), Reading(value=1.0))
+            # The audit does not compare the original with itself.
+            pairs = [(Reading(value=1.0), Reading(value=1.0))]
+        pair = next((pair for pair in pairs if None not in pair), None)
         if pair is not None:
             points.append(TradeoffPoint(name=role, forgetting=_complement(pair[0]), retention=pair[1], role=role))
-    for name, report in reports.items():
-        methods = report.models["unlearned"].methods if "unlearned" in report.models else ()
-        needs = {need for method in methods for need in needed.get(method, ())}
-        points.append(
-            TradeoffPoint(
-                name=name,
-                forgetting=_complement(report.line(forget).unlearned),
-                retention=report.line(retain).unlearned,
-                needs="retain" if needs & {"retain", "build"} else "forget" if "forget" in needs else "none",
-            )
-        )
+    for (name, report), (forget, retain) in zip(reports.items(), lines, strict=True):
+        forgetting, retention = _complement(forget.unlearned), retain.unlearned
+        points.append(TradeoffPoint(name=name, forgetting=forgetting, retention=retention, needs=_needs(report)))
     return TradeoffData(points=tuple(points), of=of)
 
 
 def draw_tradeoff(data: TradeoffData, *, theme: Theme = "light") -> Figure:
-    """Draw the plane, better towards the upper right, each point with its 95 % interval in both directions."""
+    """Draw each point with its 95 % intervals in both directions. The upper right is best."""
     if not data.points:
         raise UsageError("There is no point to draw; give at least one method.")
     with drawing(theme) as style:
@@ -118,13 +106,13 @@ def draw_tradeoff(data: TradeoffData, *, theme: Theme = "light") -> Figure:
         across, up = _LABELS[data.of]
         axes.set(xlabel=f"{across}  (better →)", ylabel=f"{up}  (better →)")
         axes.grid(alpha=0.7)
-        needs = [need for need in _NEEDS if any(p.role == "method" and p.needs == need for p in data.points)]
-        handles = [
-            Line2D([], [], marker=_MARKERS[need], linestyle="", color=style.muted, markersize=5, label=_NEEDS[need])
-            for need in needs
+        methods = [point for point in data.points if point.role == "method"]
+        keys = [
+            style.key(text, marker=_MARKERS[need], color=style.muted, size=5)
+            for need, text in _NEEDS.items()
+            if any(point.needs == need for point in methods)
         ]
-        if handles:
-            figure.legend(handles=handles, loc="outside upper center", ncols=3)
+        style.legend(figure, keys, 3)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
         place_labels(
@@ -135,25 +123,28 @@ def draw_tradeoff(data: TradeoffData, *, theme: Theme = "light") -> Figure:
             style,
             bars=[(point.forgetting.bounds, point.retention.bounds) for point in data.points],
         )
-        methods = [
+        words = [
             f"{shortened(point.name)} ({point.forgetting.value:.2f}, {point.retention.value:.2f})"
             for point in data.points
         ]
-        return finish(figure, f"Forgetting and retention by {data.of}: {', '.join(methods)}.")
+        return finish(figure, f"Forgetting and retention by {data.of}: {', '.join(words)}.")
+
+
+def _needs(report: AuditReport) -> DataNeeded:
+    methods = report.models["unlearned"].methods
+    needs = {need for entry in list_methods() if entry.name in methods for need in entry.needs}
+    return "retain" if needs & {"retain", "build"} else "forget" if "forget" in needs else "none"
 
 
 def _complement(reading: Reading) -> Reading:
-    low, high = reading.bounds
-    known = reading.low is not None and reading.high is not None
-    return Reading(
-        value=1 - reading.value, low=1 - high if known else None, high=1 - low if known else None, n=reading.n
-    )
+    low, high = (None if end is None else 1 - end for end in (reading.high, reading.low))
+    return Reading(value=1 - reading.value, low=low, high=high, n=reading.n)
 
 
 def _colors(points: Sequence[TradeoffPoint], style: Style) -> list[str]:
+    # Gold and grey are the colours of the references.
+    palette = [color for i, color in enumerate(style.class_palette) if i not in (1, 10)]
     methods = [i for i, point in enumerate(points) if point.role == "method"]
-    # Gold and grey belong to the references.
-    palette = [color for color in style.class_palette if color not in (style.class_palette[1], style.class_palette[10])]
     return [
         palette[methods.index(i) % len(palette)] if i in methods else style.role_color(point.role)
         for i, point in enumerate(points)
@@ -161,20 +152,20 @@ def _colors(points: Sequence[TradeoffPoint], style: Style) -> list[str]:
 
 
 def _draw_point(axes: Axes, point: TradeoffPoint, color: str, style: Style) -> None:
-    x, y = point.forgetting.value, point.retention.value
-    reach = [
-        np.array([[value - bounds[0]], [bounds[1] - value]])
-        for value, bounds in ((x, point.forgetting.bounds), (y, point.retention.bounds))
-    ]
+    across, up = (
+        [[reading.value - reading.bounds[0]], [reading.bounds[1] - reading.value]]
+        for reading in (point.forgetting, point.retention)
+    )
+    marker = {"retrained": "*", "original": "X"}.get(point.role, _MARKERS[point.needs])
     axes.errorbar(
-        [x],
-        [y],
-        xerr=reach[0],
-        yerr=reach[1],
+        [point.forgetting.value],
+        [point.retention.value],
+        xerr=across,
+        yerr=up,
         color=color,
         ecolor=color,
         elinewidth=0.9,
-        marker="*" if point.role == "retrained" else "X" if point.role == "original" else _MARKERS[point.needs],
+        marker=marker,
         markersize=11 if point.role == "retrained" else 6,
         markeredgecolor=style.background,
         markeredgewidth=0.6,
@@ -183,13 +174,8 @@ def _draw_point(axes: Axes, point: TradeoffPoint, color: str, style: Style) -> N
 
 
 def _limits(axes: Axes, points: Sequence[TradeoffPoint]) -> None:
-    for side, readings in (
-        ("x", [point.forgetting for point in points]),
-        ("y", [point.retention for point in points]),
-    ):
-        bounds = np.array([reading.bounds for reading in readings])
-        low, high = float(bounds.min()), float(bounds.max())
-        margin = max(0.07 * (high - low), 0.01)
-        # Room beside the last point for its name.
-        limits = (low - margin, high + margin * (1.6 if side == "x" else 1.0))
-        (axes.set_xlim if side == "x" else axes.set_ylim)(*limits)
+    bounds = np.array([[point.forgetting.bounds, point.retention.bounds] for point in points])
+    low, high = bounds.min(axis=(0, 2)), bounds.max(axis=(0, 2))
+    margin = np.maximum(0.07 * (high - low), 0.01)
+    # The right margin has room for the name of the last point.
+    axes.set(xlim=(low[0] - margin[0], high[0] + 1.6 * margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
