@@ -67,7 +67,7 @@ def grad_cam(
         images: Images in uint8, or floats in [0, 1], (N, channels, H, W).
         classes: Class of each image's map, (N,).
         rows: Rows of a head, (C, d). If given, the score is row c times the encoder's features before a projector.
-            It shows a class that the model's chosen_scores head no longer sees.
+            It shows a class that the model's own head no longer sees.
         head: Name of the head, if pour cannot find it.
         layer: Layer of the feature map; by default the last layer before the head.
 
