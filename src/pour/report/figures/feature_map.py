@@ -82,7 +82,7 @@ def embedding_data(
         classes: Names of all classes.
         forgotten: Indices of the forgotten classes.
         limit: Largest number of images. All classes keep their shares, but at least a fifth is forgotten images.
-        seed: Seed of the drawn_rows images and of the map.
+        seed: Seed of the chosen images and of the map.
         method: Library for t-SNE. By default openTSNE if it is installed, otherwise scikit-learn.
 
     Example:
@@ -221,7 +221,7 @@ def _drawn_rows(labels: Rows, is_forgotten: NDArray[np.bool_], limit: int, seed:
 
 
 def _aligned(features: Mapping[str, Tensor], is_forgotten: NDArray[np.bool_], drawn_rows: Rows) -> list[Points]:
-    """Return the drawn_rows rows of each model in the original's frame, padded to the same width."""
+    """Return the drawn rows of each model in the original's frame, padded to the same width."""
     rows = {name: values.detach().to("cpu", torch.float64) for name, values in features.items()}
     retained = torch.from_numpy(~is_forgotten)
     # With fewer than two retained images the fit uses all images.
