@@ -13,7 +13,7 @@ from pour.bench import settings as settings_module
 from pour.bench.columns import label_of
 from pour.bench.experiments import ANCHORED, CONTROLS, PAPER, REFERENCES
 from pour.bench.settings import tuned_options
-from pour.bench.tuning_grid import TUNED_CLASSES
+from pour.bench.tuning import TUNED_CLASSES
 from pour.errors import UsageError
 from pour.unlearning import IterativeMethod, Method, get_method, registry
 from pour.unlearning.unlearn import make_method

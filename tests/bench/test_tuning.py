@@ -1,18 +1,30 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from bench_cells import small_grid
 from method_cases import ITERATIVE
 
 import pour
 import pour.bench.tuning as tuning
+from pour._io import write_text
+from pour._records import encode
+from pour._torchvision import torchvision_works
+from pour.bench import Row, get_experiment, tune_experiment
 from pour.bench.selection import Rule, Trial, TuningResult, choose, relative_change
+from pour.bench.settings import tuned_options
 from pour.bench.tuning import grid, tune
+from pour.data import load_segmentation
 from pour.errors import DivergenceError, UsageError
 from pour.models.copy_and_swap import copy_model
+from pour.training import Recipe, Run
+from pour.training.tasks.classify import Classify
+from pour.training.tasks.segment import Segment
 from pour.unlearning import IterativeMethod, make_method
 from pour.unlearning.toolkit.find_rate import RATES
 
@@ -21,16 +33,26 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from pour.data.splits import Splits
+    from pour.data.dataset import ImageDataset
+    from pour.data.formats.scenes import SegmentationDataset
     from pour.unlearning import ForgetRequest
 
+RUN = Run(device="cpu", progress=False)
 FAST: dict[str, Any] = {"batch_size": 64, "augment": False, "steps": 4}
 
 
 def tuned(
-    model: nn.Module, splits: Splits, method: str, out: Path, *, rule: Rule = "user", **options: Any
+    model: nn.Module,
+    dataset: ImageDataset,
+    method: str,
+    out: Path,
+    *,
+    rule: Rule = "user",
+    seed: int = 0,
+    **options: Any,
 ) -> TuningResult:
-    return tune(model, splits, method, rule=rule, device="cpu", progress=False, out=out, **(FAST | options))
+    run = Run(seed=seed, device="cpu", progress=False)
+    return tune(model, dataset, [3], method, rule=rule, run=run, out=out, **(FAST | options))
 
 
 @pytest.mark.parametrize("name", ITERATIVE)
@@ -66,9 +88,9 @@ def test_what_ends_a_climb_is_its_stop_rule() -> None:
 
 
 def test_a_forget_only_method_takes_the_gentlest_setting_that_forgets(
-    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path
+    digits_original: nn.Module, digits: ImageDataset, tmp_path: Path
 ) -> None:
-    result = tuned(digits_original, digits_splits, "delete", tmp_path, steps=40, lr=1e-4, batch_size=32)
+    result = tuned(digits_original, digits, "delete", tmp_path, steps=40, lr=1e-4, batch_size=32)
     assert len(result.trials) == 8
     assert all(trial.retain_accuracy is None and trial.aus is None for trial in result.trials)
     assert "retention was not seen" in result.note
@@ -80,25 +102,25 @@ def test_a_forget_only_method_takes_the_gentlest_setting_that_forgets(
 
 @pytest.mark.parametrize(("method", "rule"), [("finetune", "benchmark"), ("scrub", "user"), ("delete", "benchmark")])
 def test_seen_images_decide_by_aus(
-    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, method: str, rule: Rule
+    digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, method: str, rule: Rule
 ) -> None:
     length = {"steps": None, "epochs": 1, "ascent_epochs": 1} if method == "scrub" else {}
-    result = tuned(digits_original, digits_splits, method, tmp_path, rule=rule, **length)
+    result = tuned(digits_original, digits, method, tmp_path, rule=rule, **length)
     scores = [trial.aus for trial in result.trials if trial.aus is not None]
     assert result.trials[result.best or 0].aus == max(scores)
     assert "AUS" in result.note
 
 
 def test_a_method_without_forget_images_says_that_forgetting_was_not_seen(
-    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path
+    digits_original: nn.Module, digits: ImageDataset, tmp_path: Path
 ) -> None:
-    result = tuned(digits_original, digits_splits, "finetune", tmp_path)
+    result = tuned(digits_original, digits, "finetune", tmp_path)
     assert all(trial.forget_accuracy is None for trial in result.trials)
     assert "forgetting was not seen" in result.note
 
 
 def test_trials_see_only_what_the_rule_allows(
-    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[ForgetRequest] = []
 
@@ -108,15 +130,14 @@ def test_trials_see_only_what_the_rule_allows(
 
     monkeypatch.setattr(tuning, "carry_out", spy)
     judged: list[np.ndarray] = []
-    accuracy = tuning._accuracy
+    answers = Classify.answers
 
-    def watch(model: nn.Module, split: Any, run: Any) -> float | None:
-        if split is not None:
-            assert split.source is digits_splits.train.whole.source
-            judged.append(split.index)
-        return accuracy(model, split, run)
+    def watch(task: Any, model: nn.Module, split: Any, run: Any) -> Any:
+        assert split.source is digits.splits["train"].source
+        judged.append(split.index)
+        return answers(task, model, split, run)
 
-    monkeypatch.setattr(tuning, "_accuracy", watch)
+    monkeypatch.setattr(Classify, "answers", watch)
     for method, rule, forget, retain in (
         ("delete", "user", 147, 1165),
         ("scrub", "user", 147, 1165),
@@ -126,7 +147,7 @@ def test_trials_see_only_what_the_rule_allows(
         requests.clear()
         judged.clear()
         length = {"steps": None, "epochs": 2, "ascent_epochs": 1} if method == "scrub" else {}
-        tuned(digits_original, digits_splits, method, tmp_path, rule=rule, **length)  # type: ignore[arg-type]
+        tuned(digits_original, digits, method, tmp_path, rule=rule, **length)  # type: ignore[arg-type]
         request = requests[0]
         assert (len(request.forget), len(request.retain)) == (forget, pytest.approx(retain, abs=6))  # type: ignore[arg-type]
         trained = {row for part in (request.forget, request.retain) for row in part.index.tolist()}  # type: ignore[union-attr]
@@ -134,13 +155,13 @@ def test_trials_see_only_what_the_rule_allows(
         if rule == "benchmark":
             assert not trained & seen
         elif method == "scrub":
-            assert seen & trained <= set(digits_splits.forget_train.index.tolist())  # type: ignore[union-attr]
+            assert seen & trained <= set(np.flatnonzero(digits.splits["train"].labels == 3).tolist())
         if method == "sure":
             assert not seen & set(request.validation.index.tolist())  # type: ignore[union-attr]
 
 
 def test_goes_on_where_it_stopped(
-    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, calls = tuning.carry_out, 0
 
@@ -150,24 +171,15 @@ def test_goes_on_where_it_stopped(
         return real(*arguments, **options)
 
     monkeypatch.setattr(tuning, "carry_out", counted)
-    first = tuned(digits_original, digits_splits, "finetune", tmp_path, steps=2)
+    first = tuned(digits_original, digits, "finetune", tmp_path, steps=2)
     files = sorted((tmp_path / "finetune-user").glob("lr-*.json"))
     assert (calls, len(files)) == (8, 8)
     files[0].unlink()
     files[1].write_text("{ half a file")
-    again = tuned(digits_original, digits_splits, "finetune", tmp_path, steps=2)
+    again = tuned(digits_original, digits, "finetune", tmp_path, steps=2)
     assert calls == 10
     assert again.options == first.options
-    other_seed = tune(
-        digits_original,
-        digits_splits,
-        "finetune",
-        seed=1,
-        device="cpu",
-        progress=False,
-        out=tmp_path,
-        **(FAST | {"steps": 2}),
-    )
+    other_seed = tuned(digits_original, digits, "finetune", tmp_path, steps=2, seed=1)
     assert calls == 18
     assert other_seed.seed == 1
     stored = json.loads((tmp_path / "finetune-user" / "result.json").read_text())
@@ -175,56 +187,57 @@ def test_goes_on_where_it_stopped(
 
 
 def test_another_default_is_another_trial(
-    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, Any]] = []
 
-    def tried(*given: Any) -> Trial:
-        seen.append(given[3])
-        return Trial(options=given[3], weight_change=1.0, forget_accuracy=0.0)
+    def tried(_: Any, options: dict[str, Any]) -> Trial:
+        seen.append(options)
+        return Trial(options=options, weight_change=1.0, forget_accuracy=0.0)
 
-    monkeypatch.setattr(tuning, "_try", tried)
-    first = tuned(digits_original, digits_splits, "delete", tmp_path)
-    tuned(digits_original, digits_splits, "delete", tmp_path)
+    monkeypatch.setattr(tuning._Search, "_run", tried)
+    first = tuned(digits_original, digits, "delete", tmp_path)
+    tuned(digits_original, digits, "delete", tmp_path)
     count, real = len(seen), tuning.make_method
     assert count == len(first.trials)
     monkeypatch.setattr(tuning, "make_method", lambda name, **options: real(name, **{"momentum": 0.123, **options}))
-    tuned(digits_original, digits_splits, "delete", tmp_path)
+    tuned(digits_original, digits, "delete", tmp_path)
     assert len(seen) == 2 * count
     assert "momentum" not in first.trials[0].options, "a result names what was searched"
 
 
 def test_pour_a_is_tuned_around_the_rate_of_its_own_trials(
-    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered: list[tuple[object, object]] = []
+    offered: list[tuple[bool, bool]] = []
 
-    def tried(_: nn.Module, request: ForgetRequest, __: str, options: dict[str, Any], *___: Any) -> Trial:
-        offered.append((request.forget, request.retain))
+    def tried(search: Any, options: dict[str, Any]) -> Trial:
+        granted = search.request.grant(search.method.needs + search.method.accepts, name="pour-a")
+        offered.append((granted.has("forget"), granted.has("retain")))
         return Trial(options=options, weight_change=1.0, forget_accuracy=0.0)
 
-    monkeypatch.setattr(tuning, "_try", tried)
+    monkeypatch.setattr(tuning._Search, "_run", tried)
     options: dict[str, Any] = {"steps": 4, "batch_size": 32}
-    result = tune(digits_original, digits_splits, "pour-a", device="cpu", progress=False, out=tmp_path, **options)
+    result = tune(digits_original, digits, [3], "pour-a", run=RUN, out=tmp_path, **options)
     assert {trial.options["lr"] for trial in result.trials} & set(RATES)
-    assert all(forget is not None and retain is None for forget, retain in offered), "what it needs, no more"
+    assert all(forget and not retain for forget, retain in offered), "what it needs, no more"
 
 
 def test_a_diverging_trial_is_a_trial(
-    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def diverge(*_: Any, **__: Any) -> nn.Module:
         raise DivergenceError("The loss became nan at step 3; use a smaller learning rate.")
 
     monkeypatch.setattr(tuning, "carry_out", diverge)
-    result = tuned(digits_original, digits_splits, "finetune", tmp_path)
+    result = tuned(digits_original, digits, "finetune", tmp_path)
     assert all("became nan" in (trial.failed or "") for trial in result.trials)
     with pytest.raises(UsageError, match="No setting of finetune can be chosen: every setting diverged"):
         _ = result.options
 
 
 def test_where_every_setting_diverges_lower_rates_are_tried(
-    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = tuning.carry_out
 
@@ -234,7 +247,7 @@ def test_where_every_setting_diverges_lower_rates_are_tried(
         return real(model, request, method, run)
 
     monkeypatch.setattr(tuning, "carry_out", fragile)
-    result = tuned(digits_original, digits_splits, "finetune", tmp_path, lr=0.01)
+    result = tuned(digits_original, digits, "finetune", tmp_path, lr=0.01)
     assert [trial.failed is None for trial in result.trials] == [False] * 12 + [True] * 4
     assert [trial.options["lr"] for trial in result.trials[8:]] == [1e-4, 3e-4] * 2 + [1e-5, 3e-5] * 2
     assert result.options["lr"] in (1e-5, 3e-5)
@@ -253,48 +266,46 @@ def test_where_every_setting_diverges_lower_rates_are_tried(
 )
 def test_a_best_rate_at_the_edge_is_looked_beyond(
     digits_original: nn.Module,
-    digits_splits: Splits,
+    digits: ImageDataset,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     best_rate: float,
     further: list[float],
 ) -> None:
-    def judged(model: Any, request: Any, method: str, options: dict[str, Any], *_: Any) -> Trial:
+    def judged(_: Any, options: dict[str, Any]) -> Trial:
         return Trial(options=options, weight_change=0.1, aus=0.9 - 0.05 * abs(np.log10(options["lr"] / best_rate)))
 
-    monkeypatch.setattr(tuning, "_try", judged)
-    result = tuned(digits_original, digits_splits, "delete", tmp_path, lr=1e-4)
+    monkeypatch.setattr(tuning._Search, "_run", judged)
+    result = tuned(digits_original, digits, "delete", tmp_path, lr=1e-4)
     assert [trial.options["lr"] for trial in result.trials[8:]] == further
 
 
 def test_where_little_is_left_to_gain_eight_settings_do(
-    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judged(model: Any, request: Any, method: str, options: dict[str, Any], *_: Any) -> Trial:
+    def judged(_: Any, options: dict[str, Any]) -> Trial:
         return Trial(options=options, weight_change=0.1, aus=0.995 - options["lr"])
 
-    monkeypatch.setattr(tuning, "_try", judged)
-    assert len(tuned(digits_original, digits_splits, "delete", tmp_path, lr=1e-4).trials) == 8
+    monkeypatch.setattr(tuning._Search, "_run", judged)
+    assert len(tuned(digits_original, digits, "delete", tmp_path, lr=1e-4).trials) == 8
 
 
 def test_rates_that_make_no_difference_are_not_looked_beyond(
-    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judged(model: Any, request: Any, method: str, options: dict[str, Any], *_: Any) -> Trial:
+    def judged(_: Any, options: dict[str, Any]) -> Trial:
         if options["lr"] > 5e-5:
             return Trial(options=options, failed="The loss became nan at step 3; use a smaller learning rate.")
         return Trial(options=options, weight_change=options["lr"], aus=0.5)
 
-    monkeypatch.setattr(tuning, "_try", judged)
-    result = tuned(digits_original, digits_splits, "delete", tmp_path, lr=1e-4)
+    monkeypatch.setattr(tuning._Search, "_run", judged)
+    result = tuned(digits_original, digits, "delete", tmp_path, lr=1e-4)
     assert len(result.trials) == 8
     assert result.options["lr"] == pytest.approx(1e-5)
 
 
-def test_a_rate_that_the_data_decide_is_found(
-    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path
-) -> None:
-    result = tuned(digits_original, digits_splits, "pour-d", tmp_path, steps=2)
+def test_a_rate_that_the_data_decide_is_found(digits_original: nn.Module, digits: ImageDataset, tmp_path: Path) -> None:
+    result = tuned(digits_original, digits, "pour-d", tmp_path, steps=2)
     rates = sorted({trial.options["lr"] for trial in result.trials})
     np.testing.assert_allclose(np.array(rates) / rates[2], [0.1, 0.3, 1, 3], rtol=1e-4)
     assert 1e-6 < rates[2] < 1e-2
@@ -327,25 +338,144 @@ def test_the_change_of_the_weights_is_relative(digits_original: nn.Module) -> No
     assert relative_change(digits_original, other) == pytest.approx(np.linalg.norm(new - old) / np.linalg.norm(old))
 
 
-def test_bad_use_is_told(digits_original: nn.Module, digits_splits: Splits, tmp_path: Path) -> None:
+def test_bad_use_is_told(digits_original: nn.Module, digits: ImageDataset, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="pour-p takes no optimisation steps"):
-        tune(digits_original, digits_splits, "pour-p", out=tmp_path)
+        tune(digits_original, digits, [3], "pour-p", run=RUN, out=tmp_path)
     with pytest.raises(UsageError, match="rule must be user or benchmark, but is 'best'"):
-        tune(digits_original, digits_splits, "finetune", rule="best", out=tmp_path)  # type: ignore[arg-type]
+        tune(digits_original, digits, [3], "finetune", rule="best", run=RUN, out=tmp_path)  # type: ignore[arg-type]
 
 
 def test_what_was_forgotten_before_is_not_among_what_is_kept(
-    digits_original: nn.Module, digits_splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A setting that brings a class back would gain by it."""
     judged: list[set[int]] = []
+    answers = Classify.answers
 
-    def watch(model: nn.Module, split: Any, run: Any) -> float | None:
-        judged.append(set() if split is None else set(split.labels.tolist()))
-        return 0.5
+    def watch(task: Any, model: nn.Module, split: Any, run: Any) -> Any:
+        judged.append(set(split.labels.tolist()))
+        return answers(task, model, split, run)
 
-    monkeypatch.setattr(tuning, "_accuracy", watch)
+    monkeypatch.setattr(Classify, "answers", watch)
     monkeypatch.setattr(tuning, "carry_out", lambda model, *_: copy_model(model))
     before = pour.fold(pour.forget(digits_original, classes=["9"]))
-    tuned(before, digits_splits, "delete", tmp_path, rule="benchmark")
-    assert {frozenset(labels) for labels in judged} == {frozenset({3}), frozenset(range(9)) - {3}}
+    tuned(before, digits, "delete", tmp_path, rule="benchmark")
+    assert {frozenset(labels) for labels in judged} == {frozenset(range(9))}
+
+
+def test_every_iterative_method_is_tuned_on_what_no_table_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[nn.Module, Any, dict[str, Any]]] = []
+
+    def spy(model: nn.Module, dataset: ImageDataset, classes: Any, method: str, **options: Any) -> None:
+        calls.append((model, classes, options))
+        result = TuningResult(method=method, rule="benchmark", seed=100, trials=(), best=None, note="")
+        write_text(options["out"] / f"{method}-benchmark" / "result.json", encode(result))
+
+    monkeypatch.setattr(tuning, "tune", spy)
+    results = tune_experiment(small_grid(), tmp_path, device="cpu", progress=False)
+    assert [result.method for result in results] == ["delete"]
+    model, classes, options = calls[0]
+    assert classes == (8,)
+    assert (options["run"].seed, options["rule"], options["batch_norm"]) == (100, "benchmark", "frozen")
+    assert options["recipe"].epochs == 2
+    kept = pour.load(tmp_path / "models" / "seed-100" / "original.safetensors")
+    assert all((a == b).all() for a, b in zip(model.parameters(), kept.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar10", "cifar100"])
+def test_tuning_and_tables_share_nothing(name: str) -> None:
+    experiment = get_experiment(name)
+    assert tuning.TUNED_CLASSES[name] not in experiment.forget
+    assert tuning.TUNING_SEED not in experiment.seeds
+
+
+def test_methods_side_by_side_choose_what_one_after_the_other_would(tmp_path: Path) -> None:
+    methods = ("bad-teacher", "delete")
+    few = {
+        f"{name}_{letter}": values[::4]
+        for name, split in pour.load_dataset("digits").splits.items()
+        for letter, values in (("x", split.images), ("y", split.labels))
+    }
+    np.savez(tmp_path / "few.npz", **few)
+    rows = tuple(Row(name=f"{name}-tuned", method=name, setting="tuned", family="relative") for name in methods)
+    grid = small_grid(rows=rows, dataset=str(tmp_path / "few.npz"))
+    alone, beside = tmp_path / "alone", tmp_path / "beside"
+    first = tune_experiment(grid, alone, device="cpu", progress=False)
+    shutil.copytree(alone, beside)
+    for method in methods:
+        (beside / f"{method}-benchmark" / "result.json").unlink()
+        min((beside / f"{method}-benchmark").iterdir()).unlink()
+    second = tune_experiment(grid, beside, device="cpu", jobs=2, progress=False)
+    assert tuple(result.method for result in second) == methods
+    assert {(result.architecture, result.forgotten) for result in second} == {("resnet-digits", (8,))}
+    for one, other in zip(first, second, strict=True):
+        assert one.best == other.best
+        again = [replace(trial, seconds=0) for trial in other.trials]
+        assert [replace(trial, seconds=0) for trial in one.trials] == again
+
+
+def test_batch_norm_may_train_in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def judged(_: Any, options: dict[str, Any]) -> Trial:
+        return Trial(options=options, weight_change=0.1, aus=0.995)
+
+    monkeypatch.setattr(tuning._Search, "_run", judged)
+    rows = (Row(name="finetune-tuned", method="finetune", setting="tuned", family="paper"),)
+    grid = small_grid(rows=rows)
+    (result,) = tune_experiment(grid, tmp_path / "training", batch_norm="train", device="cpu", progress=False)
+    assert {trial.options["batch_norm"] for trial in result.trials} == {"train"}
+    taken = tuned_options("finetune", "digits", tmp_path / "training")
+    assert taken.options["batch_norm"] == "train", "a grid takes what was tuned"
+    (tmp_path / "training" / "finetune-benchmark" / "result.json").unlink()
+    before = sorted((tmp_path / "training").rglob("*"))
+    with pytest.raises(UsageError, match=r"another batch norm \(train, not frozen\); give another folder"):
+        tune_experiment(grid, tmp_path / "training", device="cpu", progress=False)
+    assert sorted((tmp_path / "training").rglob("*")) == before
+    with pytest.raises(UsageError, match="batch_norm must be frozen or train, but is 'eval'"):
+        tune_experiment(grid, tmp_path / "other", batch_norm="eval", device="cpu")  # type: ignore[arg-type]
+
+
+def test_bad_use_of_an_experiment_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="number of jobs must be at least 1, but is 0"):
+        tune_experiment("digits", tmp_path, jobs=0)
+    with pytest.raises(UsageError, match="pour-p has nothing to tune in digits"):
+        tune_experiment("digits", tmp_path, methods=["pour-p"])
+    with pytest.raises(UsageError, match="The tables of digits report seed 0; tune on others"):
+        tune_experiment("digits", tmp_path, seed=0)
+    with pytest.raises(UsageError, match="report class 3; tune on others"):
+        tune_experiment("digits", tmp_path, forget=["3", "8"])
+    with pytest.raises(UsageError, match="report seed 1 and class 3; tune on others"):
+        tune_experiment("digits", tmp_path, forget=["3"], seed=1)
+    with pytest.raises(UsageError, match="Say which classes tuning mine should forget"):
+        tune_experiment(small_grid(name="mine"), tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def scenes(small_world: Path) -> SegmentationDataset:
+    return load_segmentation("camvid", small_world)
+
+
+@pytest.fixture(scope="module")
+def segmenter(scenes: SegmentationDataset) -> nn.Module:
+    torchvision_works()
+    pytest.importorskip("segmentation_models_pytorch")
+    recipe = Recipe(epochs=12, batch_size=6, optimizer="adamw", lr=5e-3)
+    return Segment().train(scenes, recipe, RUN, arch="smp:linknet:tu-mobilenetv3_small_050")[0]
+
+
+@pytest.mark.parametrize("rule", ["user", "benchmark"])
+def test_a_method_is_tuned_on_scenes_by_their_iou(
+    segmenter: nn.Module, scenes: SegmentationDataset, tmp_path: Path, rule: Rule
+) -> None:
+    options = {"batch_size": 4, "augment": False, "steps": 4, "lr": 3e-3}
+    result = tune(segmenter, scenes, [2], "pour-d", run=RUN, out=tmp_path, task=Segment(), rule=rule, **options)
+    finished = [trial for trial in result.trials if trial.failed is None]
+    assert len(finished) >= 8
+    assert all(0 <= (trial.forget_accuracy or 0) <= 1 for trial in finished)
+    assert len({trial.forget_accuracy for trial in finished}) > 2, "settings forget differently"
+    if rule == "user":
+        assert all(trial.retain_accuracy is None for trial in finished), "a forget-only method sees no other label"
+    else:
+        assert result.trials[result.best or 0].aus == max(trial.aus or 0 for trial in finished)

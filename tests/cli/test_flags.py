@@ -20,7 +20,7 @@ from pour.bench.experiments import EXPERIMENTS
 from pour.bench.runner import _failures, _Group, claim
 from pour.bench.shared_models import SharedModels
 from pour.bench.store_identity import read_experiment
-from pour.bench.tuning_grid import TUNED_CLASSES
+from pour.bench.tuning import TUNED_CLASSES
 from pour.cli import make_app
 from pour.cli.flags import refuse_unread
 from pour.errors import UsageError

@@ -18,7 +18,7 @@ from pour.metrics.segmentation import segmentation_scores
 from pour.models import find_head, set_class_names, tap_features
 from pour.models.copy_and_swap import copy_model
 from pour.training import Recipe, Run, fit
-from pour.training.tasks.segment import class_weights, evaluate_segmenter, pixel_loss, scene_batches
+from pour.training.tasks.segment import Segment, class_weights, pixel_loss, scene_batches
 from pour.unlearning import ForgetRequest, make_method
 from pour.unlearning.toolkit.feature_maps import cell_distance, cell_means, forgotten_cells
 from pour.unlearning.toolkit.teachers import without_dropout
@@ -65,7 +65,7 @@ def original(data, train, run) -> nn.Module:
 
 def scores(model: nn.Module, data, run: Run):
     test = Scenes.of(data.splits["test"])
-    return segmentation_scores(evaluate_segmenter(model, scene_batches(test, run), run), [CAR])
+    return segmentation_scores(Segment().answers(model, test, run), [CAR])
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from pour.bench.table import ResultTable, make_table
     from pour.bench.trajectory import Look, Trajectory, follow
     from pour.bench.transfer import export_store, import_store
-    from pour.bench.tuning import tune
-    from pour.bench.tuning_grid import tune_experiment
+    from pour.bench.tuning import tune, tune_experiment
 
 _HOMES = {
     "EXPERIMENTS": "pour.bench.experiments",
@@ -49,7 +48,7 @@ _HOMES = {
     "separation_study": "pour.bench.study",
     "show_table": "pour.bench.rendering",
     "tune": "pour.bench.tuning",
-    "tune_experiment": "pour.bench.tuning_grid",
+    "tune_experiment": "pour.bench.tuning",
 }
 
 __all__ = [

@@ -1,65 +1,185 @@
-"""The same small tuning budget for every iterative method, and two honest rules to choose by."""
+"""Tune methods: every iterative method tries the same number of settings, and one rule chooses among them.
+
+Trials never read the test split. The tuning of an experiment forgets a class and uses a seed that its tables do not
+report.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import math
 import time
 import warnings
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import torch
 
 from pour._io import write_text
 from pour._progress import ProgressBar
 from pour._records import encode, read, record
+from pour.bench.executors import crew
+from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.selection import Rule, Trial, TuningResult, beyond, choose, relative_change
+from pour.bench.settings import starting_options
+from pour.bench.shared_models import ModelKey, SharedModels
+from pour.bench.store_identity import check_folder, model_facts, refuse_other, settled_precision
+from pour.data.classes import resolve_classes
+from pour.data.splits import hold_out
 from pour.errors import DivergenceError, UsageError
 from pour.metrics.unlearning import aus
 from pour.models.card import architecture
 from pour.models.copy_and_swap import copy_model
 from pour.models.history import forgotten_before
 from pour.models.state import digest
-from pour.models.tap import extract_features
 from pour.models.unwrap import unwrap
+from pour.training.loop import BatchNormMode
 from pour.training.run import Run
-from pour.training.tasks.classify import evaluation_loader
+from pour.training.tasks.classify import Classify
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.registry import get_method
 from pour.unlearning.request import ForgetRequest
 from pour.unlearning.unlearn import carry_out, make_method
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Iterable, Sequence
 
-    import torch
     from torch import nn
 
-    from pour.data.samples import IndexedSamples
-    from pour.data.splits import Splits
+    from pour.auditing.features import Side
     from pour.training.recipes import Recipe
     from pour.training.run import Precision
+    from pour.training.tasks.task import Dataset, Task
 
-__all__ = ["Rule", "Trial", "TuningResult", "grid", "starting_rates", "tune"]
+__all__ = ["TUNED_CLASSES", "TUNING_SEED", "grid", "starting_rates", "tune", "tune_experiment"]
 
 RUNGS = (-2, -1, 0, 1)
-"""The rates of the first eight settings, 0.1, 0.3, 1 and 3 times the method's own: rungs of a ladder."""
+"""Learning rates of the first eight settings, as rungs of a ladder: 0.1, 0.3, 1 and 3 times the method's own."""
 MOST_TRIALS = 16
-"""The first eight settings, and what may be tried beyond them."""
+"""Largest number of trials of a method."""
 HELD_OUT = 0.1
-"""The share of the training images that trials do not train on."""
+"""Share of the training samples that trials do not train on."""
+TUNING_SEED = 100
+"""Seed that no table reports."""
+TUNED_CLASSES: dict[str, tuple[int, ...]] = {"digits": (8,), "cifar10": (4,), "cifar100": (42,), "pathmnist": (3,)}
+"""Classes that the tuning of an experiment forgets. No table reports them."""
+
+
+# Tuning one method
+
+
+def tune(
+    model: nn.Module,
+    dataset: Dataset,
+    classes: Sequence[int],
+    method: str,
+    *,
+    run: Run,
+    out: str | Path,
+    task: Task[Any, Any] | None = None,
+    arch: str | None = None,
+    rule: Rule = "user",
+    recipe: Recipe | None = None,
+    **options: Any,
+) -> TuningResult:
+    """Try eight settings of a method and choose one.
+
+    With the rule ``user``, only data that the method may read decide:
+
+    - A method without retained samples gets the setting with the smallest change of the weights, among the settings
+      with at most 0.2 % accuracy on forget samples without augmentation.
+    - A method with forget and retained samples gets the setting with the highest AUS, computed on the forget samples
+      and on a tenth of the retained samples, which is held out.
+    - A method without forget samples gets the setting with the largest change of the weights, among the settings that
+      lose at most one point of accuracy on held-out retained samples.
+
+    With the rule ``benchmark``, the highest AUS on a tenth of all training samples decides, which is held out.
+
+    If the best learning rate is the lowest or the highest of the tried ones and its AUS is below 0.99, two more rates
+    beyond it are tried, at most twice. They are not tried if the next rate inward is as good. If every setting
+    diverges, two lower rates are tried.
+
+    Each trial is written to a file in ``out`` as soon as it is finished. The same call reads these files and resumes.
+
+    Args:
+        model: Original model.
+        dataset: Data that the original was trained on.
+        classes: Indices of the classes to forget.
+        method: Name of an iterative method.
+        run: Seed of the hold-out and of every trial, device, precision and progress bar.
+        out: Folder of the trials.
+        task: Kind of samples and labels; by default images with one class each.
+        arch: Name of the network; by default the recorded one.
+        rule: Data that decide.
+        recipe: Recipe that the original was trained with, for methods that train a model.
+        options: Options of every trial, instead of the method's defaults.
+    """
+    start = _checked(method, rule, options)
+    original = unwrap(model)
+    card = architecture(original)
+    search = _Search(
+        original=original,
+        dataset=dataset,
+        classes=tuple(classes),
+        method=start,
+        options=options,
+        rule=rule,
+        task=task or Classify(),
+        arch=arch or (card.name if card else ""),
+        recipe=recipe,
+        run=Run(seed=run.seed, device=run.device, precision=run.precision, progress=False, compile=run.compile),
+        folder=Path(out) / f"{method}-{rule}",
+    )
+    rates = starting_rates(start, original, search.request, search.run)
+    trials: list[Trial] = []
+    rung_of_trial: list[int] = []
+    rungs: tuple[int, ...] = RUNGS
+    while rungs:
+        settings = grid(start, rates, rungs)
+        with ProgressBar(len(settings), f"tuning {method}", enabled=run.progress) as bar:
+            for count, setting in enumerate(settings, start=1):
+                trials.append(search.trial(setting))
+                bar.update(count)
+        rung_of_trial += rungs * (len(settings) // len(rungs))
+        choice = choose(trials, original_accuracy=search.original_score)
+        rungs = beyond(trials, rung_of_trial, choice.best) if len(trials) < MOST_TRIALS else ()
+    result = TuningResult(
+        method=method,
+        rule=rule,
+        seed=run.seed,
+        dataset=dataset.name,
+        architecture=card.name if card else None,
+        forgotten=search.classes,
+        trials=tuple(trials),
+        best=choice.best,
+        note=choice.note,
+    )
+    write_text(search.folder / "result.json", encode(result, indent=2) + "\n")
+    return result
+
+
+def _checked(name: str, rule: str, options: dict[str, Any]) -> IterativeMethod:
+    """Return the method with these options. Raise UsageError if it is not iterative or the rule is unknown."""
+    if rule not in get_args(Rule):
+        raise UsageError(f"The rule must be user or benchmark, but is {rule!r}.")
+    if not issubclass(get_method(name), IterativeMethod):
+        raise UsageError(f"{name} takes no optimisation steps that could be tuned; tune an iterative method.")
+    return make_method(name, **options)  # type: ignore[return-value]
 
 
 def grid(method: IterativeMethod, rates: dict[str, float], rungs: tuple[int, ...] = RUNGS) -> list[dict[str, Any]]:
-    """The eight settings: four learning rates around the method's own times two lengths, most often half and all of it.
+    """Return the settings to try: each learning rate with two lengths, usually half and all of the method's own.
 
-    A method with several learning rates has them scaled together.
+    A method with several learning rates has all of them scaled by the same factor.
 
     Args:
-        method: the method with its defaults.
-        rates: its learning rates by option.
-        rungs: which learning rates, in half decades above or below those.
+        method: Method with its defaults.
+        rates: Learning rates of the method by option.
+        rungs: Rungs of the ladder of learning rates. Rung 0 is ``rates``, and two rungs are a factor of 10.
 
     Example:
         >>> settings = grid(make_method("finetune"), {"lr": 0.01})
@@ -74,215 +194,146 @@ def grid(method: IterativeMethod, rates: dict[str, float], rungs: tuple[int, ...
 
 
 def _factor(rung: int) -> float:
-    """1 at rung 0, 3 at 1, 10 at 2, 0.3 at -1."""
+    """Return 1 for rung 0, 3 for rung 1, 10 for rung 2, 0.3 for rung -1."""
     return float(10.0 ** (rung // 2)) * (3 if rung % 2 else 1)
 
 
-def tune(
-    model: nn.Module,
-    splits: Splits,
-    method: str,
-    *,
-    rule: Rule = "user",
-    seed: int = 0,
-    device: str | torch.device | None = None,
-    precision: Precision | None = None,
-    progress: bool = True,
-    compile: bool = False,
-    build: Callable[[], nn.Module] | None = None,
-    recipe: Recipe | None = None,
-    out: str | Path,
-    **options: Any,
-) -> TuningResult:
-    """Try eight settings of a method and choose one; the test split is never looked at.
-
-    With ``rule="user"`` only data that the method may see decide. A method without retained images takes, among the
-    settings that leave at most 0.2 % accuracy on un-augmented forget images, the smallest change of the weights. A
-    method with both kinds maximises AUS on a tenth of the retained images, held out, and on the forget images. A
-    method without forget images takes, among the settings that lose at most one point on held-out retained images, the
-    largest change of the weights. ``rule="benchmark"`` maximises AUS on a tenth of all training images, held out.
-    A best rate at the edge of those tried says that better ones may lie beyond. Where AUS is seen and that of the best
-    is below 0.99, two more rates are tried beyond the edge, and once more if need be, unless the rate before the edge
-    did as well; so too below the lowest rate where every setting diverges. That is sixteen settings at most, by the
-    same rule for all methods.
-
-    Every trial is written to ``out`` as soon as it is done, in one JSON file; the same call reads those that are there
-    and goes on with the rest.
-
-    Args:
-        model: the original.
-        splits: its data, and the classes to forget.
-        method: the name of an iterative method.
-        rule: what decides.
-        seed: of the hold-out and of every trial.
-        device: where to compute.
-        precision: fp32 or bf16.
-        progress: show a progress bar.
-        compile: compile the encoder that the trials train, once for all.
-        build: makes a fresh model, for methods that need one.
-        recipe: how the original was trained.
-        out: the folder for the trials.
-        options: options that all trials share, in place of the method's defaults.
-    """
-    chosen = _checked(method, rule, options)
-    run = Run(seed=seed, device=device, precision=precision, progress=False, compile=compile)
-    original = unwrap(model)
-    data = _Data.of(splits, chosen, rule, seed, forgotten_before(original))
-    request = replace(data.request, build=build, recipe=recipe)
-    folder = Path(out) / f"{method}-{rule}"
-    identity = {
-        "model": digest(original.state_dict()),
-        "data": _fingerprint(splits),
-        "rule": rule,
-        "seed": seed,
-        "precision": run.precision,
-    }
-    before = _accuracy(original, data.retain, run)
-    rates = starting_rates(chosen, original, request, run)
-
-    def stored_or_tried(setting: dict[str, Any]) -> Trial:
-        everything = {**options, **setting}
-        # With the defaults, so that one that changes later is noticed.
-        resolved = make_method(method, **everything).stored_options()
-        key = json.dumps({**identity, "options": resolved}, sort_keys=True, default=str)
-        path = folder / f"{'-'.join(f'{name}-{value:g}' for name, value in setting.items())}.json"
-        trial = _stored(path, key)
-        if trial is None:
-            trial = _try(original, request, method, everything, data, before, run)
-            write_text(path, encode(StoredTrial(key, trial), indent=2) + "\n")
-        return trial
-
-    trials: list[Trial] = []
-    tried: list[int] = []
-    rungs: tuple[int, ...] = RUNGS
-    while rungs:
-        settings = grid(chosen, rates, rungs)
-        with ProgressBar(len(settings), f"tuning {method}", enabled=progress) as bar:
-            for count, setting in enumerate(settings, start=1):
-                trials.append(stored_or_tried(setting))
-                bar.update(count)
-        tried += rungs * (len(settings) // len(rungs))
-        choice = choose(trials, original_accuracy=before)
-        rungs = beyond(trials, tried, choice.best) if len(trials) < MOST_TRIALS else ()
-    card = architecture(original)
-    result = TuningResult(
-        method=method,
-        rule=rule,
-        seed=seed,
-        dataset=splits.name,
-        architecture=None if card is None else card.name,
-        forgotten=tuple(splits.forgotten),
-        trials=tuple(trials),
-        best=choice.best,
-        note=choice.note,
-    )
-    write_text(folder / "result.json", encode(result, indent=2) + "\n")
-    return result
-
-
 def starting_rates(method: IterativeMethod, model: nn.Module, request: ForgetRequest, run: Run) -> dict[str, float]:
-    """The learning rates of a method by option; one that the data decide is read from a single step.
+    """Return the learning rates of a method by option. A rate that the method derives is read from a single step.
 
     Args:
-        method: with its options.
-        model: the original, which stays as it is.
-        request: what the method may see.
-        run: seed, device and precision.
+        method: Method with its options.
+        model: Original, which does not change.
+        request: Data that the method may read.
+        run: Seed, device and precision.
     """
     rates = {option: getattr(method, option) for option in method.rate_options}
     if None in rates.values():
-        probe = replace(method, steps=1, epochs=None)
-        look = Run(seed=run.seed, device=run.device, precision=run.precision, progress=False)
-        with warnings.catch_warnings(), look.seeded():
+        single_step = replace(method, steps=1, epochs=None)
+        probe = Run(seed=run.seed, device=run.device, precision=run.precision, progress=False)
+        with warnings.catch_warnings(), probe.seeded():
             warnings.simplefilter("ignore", UserWarning)
-            probe(copy_model(model), request.grant(method.needs, name=method.name), look)
-        derived = next((entry["lr"] for entry in look.history if "lr" in entry), look.choices.get("lr"))
+            single_step(copy_model(model), request.grant(method.needs, name=method.name), probe)
+        derived = next((entry["lr"] for entry in probe.history if "lr" in entry), probe.choices.get("lr"))
         if derived is None:
             raise UsageError(f"{method.name} has no learning rate to tune around; give one with lr=.")
         rates = {option: derived if rate is None else rate for option, rate in rates.items()}
     return rates
 
 
-@dataclass(frozen=True)
-class _Data:
-    """What the trials train on, and what they are judged by."""
+@dataclass(kw_only=True)
+class _Search:
+    """The trials of one method: their data, their files and their scores."""
 
-    request: ForgetRequest
-    forget: IndexedSamples | None
-    retain: IndexedSamples | None
+    original: nn.Module
+    dataset: Dataset
+    classes: tuple[int, ...]
+    """Indices of the classes to forget."""
+    method: IterativeMethod
+    """Method with the options that all trials share."""
+    options: dict[str, Any]
+    """Those options."""
+    rule: Rule
+    task: Task[Any, Any]
+    arch: str
+    recipe: Recipe | None
+    run: Run
+    folder: Path
 
-    @classmethod
-    def of(cls, splits: Splits, method: IterativeMethod, rule: Rule, seed: int, gone: Collection[int]) -> _Data:
-        held = splits.holdout(HELD_OUT, seed)
-        judged = held.validation
-        if judged is None:
-            raise UsageError("Holding out training images left none; give splits with more of them.")
-        if "validation" in method.needs:
-            # What the method itself compares with must not be what it is judged by.
-            held = (
-                replace(held, validation=splits.validation) if splits.validation else held.holdout(HELD_OUT, seed + 1)
-            )
-        # Trials read what the method needs, but not what it also accepts: tuning judges it by its declared data.
-        request = ForgetRequest.of(held)
-        for need in method.accepts:
-            setattr(request, need, None)
-        # A setting that brings back what was forgotten before must gain nothing by it.
-        retain = judged.retain.without(gone)
-        if rule == "benchmark":
-            return cls(request, judged.forget, retain)
-        request.forget = splits.forget_train
-        if "retain" not in method.needs:
-            return cls(request, splits.forget_train, None)
-        return cls(request, splits.forget_train if "forget" in method.needs else None, retain)
+    def trial(self, setting: dict[str, Any]) -> Trial:
+        """Return the stored trial of a setting, or run and store it."""
+        options = {**self.options, **setting}
+        # The key contains the defaults too: a default that changes later makes the trial again.
+        resolved = make_method(self.method.name, **options).stored_options()
+        key = json.dumps({**self.identity, "options": resolved}, sort_keys=True, default=str)
+        path = self.folder / f"{'-'.join(f'{name}-{value:g}' for name, value in setting.items())}.json"
+        with contextlib.suppress(UsageError):
+            # A file that is missing or damaged raises UsageError.
+            stored = read(StoredTrial, path)
+            if stored.key == key:
+                return stored.trial
+        trial = self._run(options)
+        write_text(path, encode(StoredTrial(key, trial), indent=2) + "\n")
+        return trial
 
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything but the options that decides the result of a trial."""
+        return {
+            "model": digest(self.original.state_dict()),
+            "data": self.task.digest(self.dataset),
+            "classes": self.classes,
+            "rule": self.rule,
+            "seed": self.run.seed,
+            "precision": self.run.precision,
+        }
 
-def _checked(name: str, rule: str, options: dict[str, Any]) -> IterativeMethod:
-    if rule not in get_args(Rule):
-        raise UsageError(f"The rule must be user or benchmark, but is {rule!r}.")
-    if not issubclass(get_method(name), IterativeMethod):
-        raise UsageError(f"{name} takes no optimisation steps that could be tuned; tune an iterative method.")
-    method = make_method(name, **options)
-    if not isinstance(method, IterativeMethod):
-        raise UsageError(f"{name} takes no optimisation steps that could be tuned; tune an iterative method.")
-    return method
+    @cached_property
+    def original_score(self) -> float | None:
+        """Score of the original on retained classes."""
+        return self._score(self.original, "retain")
 
+    @cached_property
+    def _divided(self) -> tuple[Any, Any]:
+        """Training samples of the trials, and samples that are held out."""
+        samples = self.task.split(self.dataset, "train")
+        groups, names = samples.labels, self.dataset.classes
+        if not self.task.one_label:
+            is_forgotten = self.task.belongs(torch.as_tensor(samples.labels), self.classes)
+            groups, names = np.where(is_forgotten, 0, 1), (" or ".join(names[label] for label in self.classes),)
+        return hold_out(samples, groups, names, HELD_OUT, self.run.seed)
 
-def _try(
-    model: nn.Module,
-    request: ForgetRequest,
-    method: str,
-    options: dict[str, Any],
-    data: _Data,
-    before: float | None,
-    run: Run,
-) -> Trial:
-    started = time.perf_counter()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            result = carry_out(model, request, make_method(method, **options), run)
-    except DivergenceError as error:
-        return Trial(options=options, failed=str(error), seconds=time.perf_counter() - started)
-    change = relative_change(model, result)
-    if not math.isfinite(change):
-        return Trial(options=options, failed="The weights are not finite.", seconds=time.perf_counter() - started)
-    forget, retain = _accuracy(result, data.forget, run), _accuracy(result, data.retain, run)
-    seen = forget is not None and retain is not None and before is not None
-    return Trial(
-        options=options,
-        weight_change=change,
-        forget_accuracy=forget,
-        retain_accuracy=retain,
-        aus=aus(before, retain, forget) if seen else None,  # type: ignore[arg-type]
-        seconds=time.perf_counter() - started,
-    )
+    @cached_property
+    def request(self) -> ForgetRequest:
+        """Request of all trials. It offers the data that the method needs, but not the data that it only accepts."""
+        # The samples that the method compares with must not score its trials.
+        validation = self.run.seed + 1 if "validation" in self.method.needs else None
+        train, _ = self._divided
+        data = self.task.request_data(self.arch, self.dataset, self.classes, train=train, validation=validation)
+        if self.rule == "user":
+            data["forget"] = self.task.request_data(self.arch, self.dataset, self.classes)["forget"]
+        data |= dict.fromkeys(self.method.accepts)
+        return ForgetRequest(classes=list(self.classes), recipe=self.recipe, **data)
 
+    def _run(self, options: dict[str, Any]) -> Trial:
+        started = time.perf_counter()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                method = make_method(self.method.name, **options)
+                model = carry_out(self.original, self.request, method, self.run)
+            change = relative_change(self.original, model)
+            if not math.isfinite(change):
+                raise DivergenceError("The weights are not finite.")
+        except DivergenceError as error:
+            return Trial(options=options, failed=str(error), seconds=time.perf_counter() - started)
+        forget, retain, before = self._score(model, "forget"), self._score(model, "retain"), self.original_score
+        return Trial(
+            options=options,
+            weight_change=change,
+            forget_accuracy=forget,
+            retain_accuracy=retain,
+            aus=None if forget is None or retain is None or before is None else aus(before, retain, forget),
+            seconds=time.perf_counter() - started,
+        )
 
-def _accuracy(model: nn.Module, split: IndexedSamples | None, run: Run) -> float | None:
-    if split is None:
-        return None
-    seen = extract_features(model, evaluation_loader(split, run), device=run.torch_device)
-    return (seen.scores.argmax(dim=1) == seen.labels).double().mean().item()
+    def _score(self, model: nn.Module, side: Side) -> float | None:
+        """Return the score of the task that counts only labels of one side, or None if the rule does not allow it."""
+        if self.rule == "user" and side not in self.method.needs:
+            return None
+        if self.rule == "user" and side == "forget":
+            samples = self.request.forget
+        else:
+            # A setting that relearns a class forgotten earlier must not gain by it.
+            samples = self._divided[1].without(forgotten_before(self.original))
+        counts = self.task.answers(model, samples, self.run).double().unsqueeze(0)
+        names = self.dataset.classes
+        forgotten = set(self.classes)
+        counted = forgotten if side == "forget" else set(range(len(names))) - forgotten
+        scores = self.task.scores(counts, self.classes, names).values()
+        score = next(score for score in scores if set(score.classes) == counted)
+        value = score.values.item()
+        return score.undefined if math.isnan(value) else value
 
 
 @record
@@ -291,22 +342,161 @@ class StoredTrial:
     """File of one trial."""
 
     key: str
-    """Everything that decides the result of the trial, as JSON."""
+    """Options, data and seed that decide the result of the trial, as JSON."""
     trial: Trial
 
 
-def _stored(path: Path, key: str) -> Trial | None:
-    """Return the trial in ``path``, or None if it is missing, damaged or of another key."""
-    try:
-        stored = read(StoredTrial, path)
-    except UsageError:
-        return None
-    return stored.trial if stored.key == key else None
+# Tuning the methods of an experiment
 
 
-def _fingerprint(splits: Splits) -> str:
-    train = splits.train.whole
-    total = hashlib.blake2b(train.images.tobytes(), digest_size=16)
-    total.update(train.labels.tobytes())
-    total.update(json.dumps(splits.forgotten).encode())
-    return total.hexdigest()
+def tune_experiment(
+    experiment: Experiment | str,
+    out: str | Path,
+    *,
+    methods: Iterable[str] | None = None,
+    rule: Rule = "benchmark",
+    forget: Sequence[int | str] | None = None,
+    seed: int = TUNING_SEED,
+    batch_norm: BatchNormMode = "frozen",
+    root: str | Path | None = None,
+    device: str | None = None,
+    precision: Precision | None = None,
+    jobs: int = 1,
+    compile: bool = False,
+    progress: bool = True,
+) -> list[TuningResult]:
+    """Tune the iterative methods of an experiment. The same call reads finished trials and resumes.
+
+    The original is trained with the seed of the tuning and stored next to the trials.
+
+    Args:
+        experiment: A built-in experiment by name, or your own.
+        out: Folder for the original and the trials. The argument ``tuning`` of an experiment reads it.
+        methods: Methods to tune; by default all.
+        rule: Data that decide, see :func:`tune`.
+        forget: Classes to forget while tuning; by default the classes in :data:`TUNED_CLASSES`.
+        seed: Seed of the original, of the hold-out and of every trial.
+        batch_norm: BatchNorm mode of every trial. The tuned rows of tables freeze it, because methods without retained
+            samples need that. Other methods may let it train.
+        root: Data folder.
+        device: Device of the computation.
+        precision: fp32 or bf16; by default the precision of the stored original.
+        jobs: Number of methods that are tuned at the same time.
+        compile: Compile the encoders that methods train.
+        progress: Show a progress bar.
+    """
+    grid = get_experiment(experiment) if isinstance(experiment, str) else experiment
+    if jobs < 1:
+        raise UsageError(f"The number of jobs must be at least 1, but is {jobs}.")
+    names = _methods(grid, methods)
+    folder = Path(out).resolve()
+    check_folder(folder)
+    _check_batch_norm(folder, batch_norm)
+    precision = settled_precision(folder, precision)
+    # Several processes would draw over each other's progress bars, so one bar counts their methods.
+    run = Run(seed=seed, device=device, precision=precision, progress=progress and jobs == 1, compile=compile)
+    shared = SharedModels(grid, folder, None if root is None else Path(root), str(run.device), precision)
+    classes = _classes(grid, shared, forget)
+    _check_not_reported(grid, classes, seed)
+    original = ModelKey(seed, "original")
+    identity = {name: value for name, value in shared.identity(original).items() if name not in ("seed", "without")}
+    for facts in model_facts(folder):
+        # Trials on another network belong in another folder.
+        refuse_other(folder, {**facts, "name": grid.name}, identity)
+    shared.train(original)
+    tuner = partial(_Tuner, replace(shared), classes, rule, batch_norm, run)
+    # Methods that train on retained samples take longest, and started first they do not end last.
+    ordered = sorted(names, key=lambda method: "retain" not in get_method(method).needs)
+    with (
+        crew(tuner, device=str(run.device), jobs=min(jobs, len(names))) as do,
+        ProgressBar(len(names), f"tuning {grid.name}", enabled=progress and jobs > 1) as bar,
+    ):
+        for count, method in enumerate(do(ordered), start=1):
+            bar.update(count, note=method)
+    return [read(TuningResult, folder / f"{method}-{rule}" / "result.json") for method in names]
+
+
+@dataclass
+class _Tuner:
+    """Worker that tunes methods, one after another, on the same original."""
+
+    shared: SharedModels
+    classes: tuple[int, ...]
+    rule: Rule
+    batch_norm: BatchNormMode
+    run: Run
+
+    @cached_property
+    def original(self) -> nn.Module:
+        """Model that all methods start from."""
+        return self.shared.load(ModelKey(self.run.seed, "original")).model
+
+    def prepare(self) -> None:
+        """Load the original, and with it the data, and start the device."""
+        self.original  # noqa: B018 - cached from here on
+        torch.zeros(1, device=self.shared.device)
+
+    def do(self, method: str) -> None:
+        """Tune a method. The trials and the choice are written to its folder."""
+        experiment = self.shared.experiment
+        tune(
+            self.original,
+            self.shared.dataset,
+            self.classes,
+            method,
+            run=self.run,
+            out=self.shared.out,
+            task=Classify(image_size=experiment.image_size),
+            arch=experiment.architecture,
+            rule=self.rule,
+            recipe=experiment.recipe,
+            **{"batch_norm": self.batch_norm, **starting_options(method, experiment.dataset)},
+        )
+
+
+def _methods(grid: Experiment, methods: Iterable[str] | None) -> list[str]:
+    """Return the methods to tune. Raise UsageError for a method that the experiment does not tune."""
+    tunable = list(dict.fromkeys(row.method for row in grid.rows if row.setting == "tuned" and row.method))
+    names = tunable if methods is None else list(dict.fromkeys(methods))
+    unknown = [method for method in names if method not in tunable]
+    if unknown:
+        raise UsageError(f"{unknown[0]} has nothing to tune in {grid.name}; its methods are {', '.join(tunable)}.")
+    if not names:
+        raise UsageError(f"{grid.name} has no method to tune; add a row with the setting tuned.")
+    return names
+
+
+def _classes(grid: Experiment, shared: SharedModels, forget: Sequence[int | str] | None) -> tuple[int, ...]:
+    """Return the indices of the classes that the tuning forgets."""
+    if forget is None:
+        if grid.name not in TUNED_CLASSES:
+            raise UsageError(f"Say which classes tuning {grid.name} should forget (forget=).")
+        return TUNED_CLASSES[grid.name]
+    dataset = shared.dataset
+    return resolve_classes(list(forget), num_classes=dataset.num_classes, class_names=dataset.classes)
+
+
+def _check_not_reported(grid: Experiment, classes: tuple[int, ...], seed: int) -> None:
+    """Raise UsageError if the experiment's tables report a class or the seed of the tuning."""
+    reported_classes = {label for request in grid.forget for label in request}
+    reported = [f"seed {seed}"] if seed in grid.seeds else []
+    reported += [f"class {label}" for label in classes if label in reported_classes]
+    if reported:
+        raise UsageError(
+            f"The tables of {grid.name} report {' and '.join(reported)}; tune on others, or the tuned rows would have "
+            "seen their own test."
+        )
+
+
+def _check_batch_norm(folder: Path, batch_norm: BatchNormMode) -> None:
+    """Raise UsageError if the trials in a folder have another BatchNorm mode: a folder has one choice per method."""
+    if batch_norm not in get_args(BatchNormMode):
+        raise UsageError(f"batch_norm must be frozen or train, but is {batch_norm!r}.")
+    for path in sorted(folder.glob("*-*/*.json")):
+        try:
+            options = read(StoredTrial, path).trial.options
+        except UsageError:
+            # The file is a result or a damaged trial, which tuning repeats.
+            continue
+        stored = {"name": path.parent.name, "batch_norm": options.get("batch_norm", batch_norm)}
+        refuse_other(folder, stored, {"batch_norm": batch_norm})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -15,10 +15,12 @@ from pour.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pour.data.dataset import ImageDataset
+    from pour.data.dataset import ImageDataset, LabelArray
     from pour.data.samples import IndexedSamples
 
-__all__ = ["Part", "Splits"]
+__all__ = ["Part", "Splits", "hold_out"]
+
+SamplesT = TypeVar("SamplesT", bound="IndexedSamples")
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,19 +140,35 @@ class Splits:
 
         Every class keeps training images and gets validation images, so every class needs two images.
         """
-        if not 0 < fraction < 1:
-            raise UsageError(f"The share to hold out must be between 0 and 1, not {fraction}.")
-        labels = self.train.whole.labels
-        counts = np.bincount(labels, minlength=self.num_classes)
-        if counts.min() < 2:
-            scarce = self.classes[int(counts.argmin())]
-            raise UsageError(f"{scarce!r} has {counts.min()} training image; holding some out needs at least two.")
-        # At least one image of each class on either side.
-        quotas = np.clip(np.rint(counts * fraction).astype(np.int64), 1, counts - 1)
-        held = np.sort(rows_per_class(labels, dict(enumerate(quotas.tolist())), np.random.default_rng(seed)))
-        others = np.setdiff1d(np.arange(len(labels)), held, assume_unique=True)
-        train, validation = (Part.of(self.train.whole.take(rows), self.forgotten) for rows in (others, held))
+        whole = self.train.whole
+        parts = hold_out(whole, whole.labels, self.classes, fraction, seed)
+        train, validation = (Part.of(samples, self.forgotten) for samples in parts)
         return replace(self, train=train, validation=validation)
+
+
+def hold_out(
+    samples: SamplesT, groups: LabelArray, names: Sequence[str], fraction: float, seed: int
+) -> tuple[SamplesT, SamplesT]:
+    """Divide samples into training samples and held-out samples, with a share of each group.
+
+    Args:
+        samples: Training samples.
+        groups: Group of each sample, such as its class.
+        names: Names of the groups that need samples in both parts.
+        fraction: Share of the held-out samples.
+        seed: Fixes the choice.
+    """
+    if not 0 < fraction < 1:
+        raise UsageError(f"The share to hold out must be between 0 and 1, not {fraction}.")
+    counts = np.bincount(groups, minlength=len(names))
+    scarce = int(counts[: len(names)].argmin())
+    if counts[scarce] < 2:
+        raise UsageError(f"{names[scarce]!r} has {counts[scarce]} training image; holding some out needs at least two.")
+    # At least one sample of each group in both parts.
+    quotas = np.clip(np.rint(counts * fraction).astype(np.int64), 1, np.maximum(counts - 1, 0))
+    held = np.sort(rows_per_class(groups, dict(enumerate(quotas.tolist())), np.random.default_rng(seed)))
+    others = np.setdiff1d(np.arange(len(groups)), held, assume_unique=True)
+    return samples.take(others), samples.take(held)
 
 
 def _indexed(parts: Mapping[str, Any]) -> dict[str, IndexedSamples]:

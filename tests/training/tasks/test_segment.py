@@ -13,7 +13,7 @@ from pour.errors import UsageError
 from pour.metrics.segmentation import pixel_confusion
 from pour.models import find_head
 from pour.training import Recipe, Run
-from pour.training.tasks.segment import Segment, class_weights, evaluate_segmenter, pixel_loss, scene_batches
+from pour.training.tasks.segment import Segment, class_weights, pixel_loss
 
 torchvision_works()
 smp = pytest.importorskip("segmentation_models_pytorch")
@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_network(data, trained) -> None:
 def test_a_class_that_is_left_out_is_not_learnt(data) -> None:
     model, _ = Segment().train(data, RECIPE, run(), arch=ARCH, without=["car"])
     assert find_head(model).num_classes == 4
-    confusion = evaluate_segmenter(model, scene_batches(Scenes.of(data.splits["test"]), run()), run())
+    confusion = Segment().answers(model, Scenes.of(data.splits["test"]), run())
     assert int(confusion[:, CAR].sum()) <= 0.02 * int(confusion.sum())
 
 
@@ -113,7 +113,7 @@ def test_class_weights_are_one_on_average_over_pixels(data) -> None:
 
 def test_evaluation_is_the_confusion_of_the_answers(data, trained) -> None:
     scenes = Scenes.of(data.splits["test"])
-    found = evaluate_segmenter(trained[0], scene_batches(scenes, run()), run())
+    found = Segment().answers(trained[0], scenes, run())
     with torch.no_grad():
         answers = trained[0](torch.tensor(scenes.images).permute(0, 3, 1, 2) / 255).argmax(dim=1)
     assert torch.equal(found, pixel_confusion(answers, torch.tensor(scenes.masks).long(), 4))

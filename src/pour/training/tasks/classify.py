@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +12,7 @@ from pour.data.classes import resolve_classes
 from pour.data.dataset import ImageDataset, ImageSplit
 from pour.data.digest import split_digest
 from pour.data.registry import is_segmentation, load_dataset
-from pour.data.splits import Splits
+from pour.data.splits import Part, Splits
 from pour.errors import UsageError
 from pour.geometry.collapse import neural_collapse
 from pour.models.head import find_head
@@ -78,9 +78,17 @@ class Images(Task[ImageDataset, ImageSplit]):
         return counts
 
     def request_data(
-        self, arch: str, dataset: ImageDataset, classes: tuple[int, ...], *, validation: int | None = None
+        self,
+        arch: str,
+        dataset: ImageDataset,
+        classes: tuple[int, ...],
+        *,
+        train: ImageSplit | None = None,
+        validation: int | None = None,
     ) -> dict[str, Any]:
         splits = Splits.of(dataset, list(classes))
+        if train is not None:
+            splits = replace(splits, train=Part.of(train, splits.forgotten))
         if validation is not None and splits.validation is None:
             splits = splits.holdout(_VALIDATION, validation)
         return {

@@ -81,9 +81,15 @@ class Match(Images):
         return ImageDataset(name=dataset.name, classes=classes, splits=dataset.splits, info=dataset.info)
 
     def request_data(
-        self, arch: str, dataset: ImageDataset, classes: tuple[int, ...], *, validation: int | None = None
+        self,
+        arch: str,
+        dataset: ImageDataset,
+        classes: tuple[int, ...],
+        *,
+        train: ImageSplit | None = None,
+        validation: int | None = None,
     ) -> dict[str, Any]:
-        data = super().request_data(arch, dataset, classes, validation=validation)
+        data = super().request_data(arch, dataset, classes, train=train, validation=validation)
         return {**data, "encode": self.text_encoder(arch)}
 
     def identity(self) -> dict[str, Any]:

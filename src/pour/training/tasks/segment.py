@@ -21,18 +21,16 @@ from pour.errors import UsageError
 from pour.metrics._sampling import stratified_sample
 from pour.metrics.segmentation import pixel_confusion, segmentation_scores
 from pour.models.head import find_head
-from pour.models.modes import evaluating
 from pour.models.networks.pretrained import read_weights
 from pour.models.networks.registry import build_model
 from pour.models.networks.segmentation import SegmentationModel
 from pour.models.output import scores_of
 from pour.models.state import digest
 from pour.models.tap import to_unit
-from pour.models.unwrap import unwrap
 from pour.training.tasks.task import Rows, Score, Task, register_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from torch import nn
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     from pour.models.head import Head
     from pour.training.run import Run
 
-__all__ = ["Segment", "class_weights", "evaluate_segmenter", "pixel_loss", "scene_batches"]
+__all__ = ["Segment", "class_weights", "pixel_loss", "scene_batches"]
 
 # Scores at full size fill the memory: one per class and pixel.
 _GPU_BATCH = 32
@@ -177,10 +175,17 @@ class Segment(Task[SegmentationDataset, Scenes]):
             raise UsageError(f"The model has {head.num_classes} classes, the data {num_classes}.")
 
     def request_data(
-        self, arch: str, dataset: SegmentationDataset, classes: tuple[int, ...], *, validation: int | None = None
+        self,
+        arch: str,
+        dataset: SegmentationDataset,
+        classes: tuple[int, ...],
+        *,
+        train: Scenes | None = None,
+        validation: int | None = None,
     ) -> dict[str, Any]:
+        scenes = self.split(dataset, "train") if train is None else train
         # Only scenes that show a forgotten class, and in them only the labels of its pixels.
-        return {"forget": self.split(dataset, "train").containing(classes).only(classes)}
+        return {"forget": scenes.containing(classes).only(classes)}
 
     def identity(self) -> dict[str, Any]:
         # The digest, because another machine may keep the file under another name.
@@ -207,7 +212,7 @@ class Segment(Task[SegmentationDataset, Scenes]):
         """Return the mean IoU, the IoU of every class and the pixel accuracy on every split, ready for JSON."""
         found: dict[str, Any] = {}
         for name in dataset.splits:
-            confusion = evaluate_segmenter(model, self.batches(self.split(dataset, name), run), run)
+            confusion = self.answers(model, self.split(dataset, name), run)
             # The IoU of single classes does not depend on the forgotten class.
             iou = segmentation_scores(confusion, [0]).iou
             known = [value for value in iou if value is not None]
@@ -263,15 +268,3 @@ def pixel_loss(weights: Tensor | None = None) -> Callable[[nn.Module, Tensor, Te
 def scene_batches(scenes: Scenes, run: Run) -> EpochLoader:
     """Return batches of the scenes in their order, without augmentation."""
     return scenes.batches(Segment.batch_size(run), run.torch_device)
-
-
-def evaluate_segmenter(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], run: Run) -> Tensor:
-    """Return the confusion of ``model`` over ``batches``: number of pixels by true and predicted class, (C, C)."""
-    network = unwrap(model).to(run.torch_device)
-    classes = find_head(network).num_classes
-    counts = torch.zeros(classes, classes, dtype=torch.int64, device=run.torch_device)
-    with evaluating(network), torch.inference_mode():
-        for images, labels in batches:
-            scores = scores_of(network(to_unit(images.to(run.torch_device))))
-            counts += pixel_confusion(scores.argmax(dim=1), labels.to(run.torch_device), classes)
-    return counts

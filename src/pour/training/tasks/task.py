@@ -9,12 +9,17 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
+import torch
 
 from pour._plug_ins import load_plug_ins
 from pour._records import decode, record
 from pour.errors import UsageError
 from pour.models.card import set_class_names
 from pour.models.checkpoint import load, save
+from pour.models.modes import evaluating
+from pour.models.output import scores_of
+from pour.models.tap import on_device, to_unit
+from pour.models.unwrap import unwrap
 from pour.training.guard import check_sound
 from pour.training.loop import fit
 from pour.training.resume import ResumeFile
@@ -223,11 +228,22 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
 
     @abstractmethod
     def request_data(
-        self, arch: str, dataset: DatasetT, classes: tuple[int, ...], *, validation: int | None = None
+        self,
+        arch: str,
+        dataset: DatasetT,
+        classes: tuple[int, ...],
+        *,
+        train: SamplesT | None = None,
+        validation: int | None = None,
     ) -> dict[str, Any]:
         """Return the fields of a :class:`~pour.ForgetRequest` to forget ``classes`` in the network ``arch``.
 
-        With the seed ``validation``, a tenth of the training samples of each class is held out as validation samples.
+        Args:
+            arch: Name of the network.
+            dataset: Its data.
+            classes: Indices of the classes.
+            train: Training samples of the request; by default all of the dataset.
+            validation: Seed with which a tenth of the training samples of each class is held out for validation.
         """
 
     # Training
@@ -312,6 +328,16 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
         few = samples.take(np.arange(min(_FEW, len(samples))))
         check_sound(model, next(iter(self.batches(few, run)))[0])
         return model, log
+
+    def answers(self, model: nn.Module, samples: SamplesT, run: Run) -> Tensor:
+        """Return the sum of :meth:`counts` over ``samples``, by default answers by true and predicted class: (C, C)."""
+        network = unwrap(model)
+        with on_device(network, run.torch_device), evaluating(network), torch.inference_mode():
+            parts = [
+                self.counts(scores_of(network(to_unit(inputs))), labels).sum(dim=0)
+                for inputs, labels in self.batches(samples, run)
+            ]
+        return torch.stack(parts).sum(dim=0)
 
     @abstractmethod
     def describe(self, model: nn.Module, dataset: DatasetT, run: Run, *, without: ClassRequest = ()) -> dict[str, Any]:
