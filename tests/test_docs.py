@@ -47,30 +47,6 @@ def test_the_readmes_first_call_runs_as_pasted(capsys):
     np.testing.assert_allclose(shares[:2], shares[2:], atol=3)
 
 
-def test_the_contributing_example_is_a_method(digits, digits_original):
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    code = re.search(r"<!-- example: method -->\n```python\n(.*?)```\n<!-- end -->", text, flags=re.DOTALL)[1]
-    assert len(code.splitlines()) < 30
-    from pour.unlearning import registry
-
-    before = dict(registry._METHODS)
-    try:
-        exec(compile(code, "CONTRIBUTING.md", "exec"), {"__name__": "example"})
-        request = pour.ForgetRequest.of(pour.Splits.of(digits, ["3"]))
-        options = {"lr": 1e-3, "epochs": 20, "augment": False, "sharpness": 2.0}
-        student = pour.unlearn(digits_original, request, method="flatten", device="cpu", progress=False, **options)
-    finally:
-        registry._METHODS.clear()
-        registry._METHODS.update(before)
-    images = torch.as_tensor(pour.Splits.of(digits, ["3"]).forget_test.images).permute(0, 3, 1, 2) / 255
-
-    def largest(model):
-        return model(images).softmax(dim=1).max(dim=1).values.mean().item()
-
-    assert largest(student) < 0.5 < largest(digits_original)
-    assert pour.history(student)[-1].options["sharpness"] == 2.0
-
-
 @pytest.mark.filterwarnings("ignore:pour-d still", "ignore:pour-d's loss rose")
 def test_the_example_with_data_of_ones_own(tmp_path, monkeypatch):
     """As written, with images that show rows, columns or one half."""

@@ -11,7 +11,7 @@ from tapped_models import CLASSES, make_tapped
 from pour.auditing.measure import Measurer, aus_reading
 from pour.auditing.measurement import Reading
 from pour.geometry import neural_collapse
-from pour.metrics import aus, rmia
+from pour.metrics import Metric, aus, rmia
 from pour.models.tap import Features
 
 
@@ -202,3 +202,24 @@ def test_aus_and_its_interval():
     assert reading.value == aus(0.95, 0.9, 0.1)
     assert reading.low == pytest.approx(reading.value - np.hypot(0.02 / 1.1, 0.95 / 1.1 - 0.95 / 1.2))
     assert reading.high == pytest.approx(reading.value + np.hypot(0.02 / 1.1, 0.95 / 1.05 - 0.95 / 1.1))
+
+
+def test_the_metric_of_a_package_is_computed_and_an_error_in_it_is_noted(monkeypatch):
+    def largest(features, scores, labels, forgotten):
+        assert len(features) == len(scores) == len(labels)
+        return scores.max()
+
+    described = {"family": "accuracy", "meaning": "A.", "formula": "A", "better": "higher"}
+    metrics = [
+        Metric(name="largest", title="Largest", compute=largest, **described),
+        Metric(name="broken", title="Broken", compute=lambda *_: 1 / 0, **described),
+        Metric(name="infinite", title="Infinite", compute=lambda *_: math.inf, **described),
+    ]
+    monkeypatch.setattr("pour.auditing.measure.list_metrics", lambda: metrics)
+    tapped, measurer = make_tapped(), make_measurer()
+    found = measurer.scores(tapped)
+    assert found["largest"].value == pytest.approx(tapped.splits["test"].scores.max().item())
+    assert not {"broken", "infinite"} & found.keys()
+    notes = [note for note in measurer.notes if "is absent" in note]
+    assert notes[0] == f"broken of the {tapped.role} model is absent: ZeroDivisionError: division by zero."
+    assert notes[1] == f"infinite of the {tapped.role} model is absent: its value is inf."

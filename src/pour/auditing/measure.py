@@ -12,6 +12,7 @@ from pour.auditing.measurement import Reading
 from pour.errors import UsageError
 from pour.geometry.collapse import neural_collapse
 from pour.metrics.accuracy import split_accuracy
+from pour.metrics.catalogue import list_metrics
 from pour.metrics.intervals import Z95, wilson
 from pour.metrics.membership import rmia
 from pour.metrics.norms import norm_leak
@@ -71,7 +72,26 @@ class Measurer:
         for split, suffix in (("test", ""), ("train", "_train")):
             what = f"the entropy of the {model.role} model on {split} images"
             found |= self.attempt(what, lambda split=split, suffix=suffix: self._uniformity(model, split, suffix)) or {}  # type: ignore[misc]
-        return found
+        return found | self._metrics_of_packages(model)
+
+    def _metrics_of_packages(self, model: Tapped) -> dict[str, Reading]:
+        """Compute the metrics of other packages on test samples; an error in one of them is noted."""
+        readings: dict[str, Reading] = {}
+        test = model.splits["test"]
+        for metric in list_metrics():
+            if metric.compute is None:
+                continue
+            what = f"{metric.name} of the {model.role} model is absent"
+            try:
+                value = float(metric.compute(test.features, test.scores, test.labels, model.forgotten))
+            except Exception as error:
+                self.notes.append(f"{what}: {type(error).__name__}: {error}.")
+                continue
+            if math.isfinite(value):
+                readings[metric.name] = Reading(value=value, n=len(test.labels))
+            else:
+                self.notes.append(f"{what}: its value is {value}.")
+        return readings
 
     def called(self, model: Tapped, split: str = "test") -> list[int]:
         """How often each class is the answer on the forgotten classes' images of a split."""

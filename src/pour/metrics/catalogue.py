@@ -7,17 +7,20 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pour._plug_ins import load_plug_ins
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from torch import Tensor
 
 __all__ = [
     "SYMBOLS",
     "Better",
+    "Compute",
     "Meaning",
     "Metric",
     "find_metric",
@@ -41,6 +44,9 @@ Meaning = Literal["leak", "destroyed", "loss", "better", "towards original", "de
 - ``towards original``: a leak if the original model's value is outside on the same side, otherwise ``destroyed``.
 - ``depends``: the verdicts on other metrics decide, see :mod:`pour.auditing.verdict`.
 """
+
+Compute: TypeAlias = "Callable[[Tensor, Tensor, Tensor, tuple[int, ...]], float]"
+"""Function from the features (n, d), class scores (n, C) and labels (n,) of test samples and the forgotten classes."""
 
 SYMBOLS = (
     "D is a set of images, with index r for the retained and f for the forgotten classes. It contains test images "
@@ -85,6 +91,8 @@ class Metric:
     """Column header in a table; by default the title."""
     latex: str = ""
     """Column header in a LaTeX table; by default the label."""
+    compute: Compute | None = None
+    """Function that an audit calls for each model, for a metric of another package. An audit computes pour's itself."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.title)
