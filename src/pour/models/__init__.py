@@ -15,8 +15,7 @@ from pour.models.head import Example, Head, find_head
 from pour.models.header import Header, Projection, read_header
 from pour.models.history import HistoryEntry, add_entry
 from pour.models.modes import evaluating
-from pour.models.networks.normalize import Normalize
-from pour.models.networks.normalized_model import NormalizedModel
+from pour.models.networks.normalize import Normalize, NormalizedModel
 from pour.models.networks.pretrained import PRETRAINED, pretrained_weights, write_pretrained
 from pour.models.networks.registry import ModelInfo, build_model, list_models
 from pour.models.networks.resnet import ResNet

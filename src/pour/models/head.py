@@ -14,7 +14,7 @@ from torch.nn.parameter import UninitializedParameter
 from pour.errors import UsageError
 from pour.models.card import card_of
 from pour.models.clip.zero_shot import ZeroShotClassifier
-from pour.models.networks.normalized_model import NormalizedModel
+from pour.models.networks.normalize import NormalizedModel
 from pour.models.networks.resnet import ResNet
 from pour.models.projecting.projected_head import ProjectedHead, is_head_layer
 from pour.models.unwrap import unwrap

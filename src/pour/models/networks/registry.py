@@ -1,4 +1,4 @@
-"""Models by name: our own, and those of torchvision, timm, transformers and segmentation-models-pytorch."""
+"""Build models by name: our networks, and networks of torchvision, timm, transformers, segmentation-models-pytorch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pour.models import card as cards
 from pour.models.clip.image_encoder import ImageTextEncoder
 from pour.models.clip.zero_shot import zero_shot_classifier
 from pour.models.head import find_head
-from pour.models.networks.libraries import LIBRARIES, build_foreign, fit_positions, installed
-from pour.models.networks.normalized_model import NormalizedModel
+from pour.models.networks.libraries import LIBRARIES, build_from_library, fit_positions, installed
+from pour.models.networks.normalize import NormalizedModel
 from pour.models.networks.pretrained import read_weights
 from pour.models.networks.resnet import ResNet
 from pour.models.networks.segmentation import SegmentationModel, load_encoder
@@ -36,10 +36,22 @@ _RESNETS: dict[str, dict[str, Any]] = {
     "resnet-digits": {"width": 16, "blocks": (1, 1, 1)},
 }
 _CLIP = "clip-"
-# Of the sentence encoder all-MiniLM-L6-v2.
+# Width of the embeddings of the sentence encoder all-MiniLM-L6-v2.
 _TEXT_WIDTH = 384
-_LIBRARIES = ", ".join(LIBRARIES)
 _ALIASES = {"vit_small": "timm:vit_small_patch16_224"}
+_MODELS = (
+    ("resnet18", "the paper's ResNet-18 for small images: 3x3 stem, no max-pool, 512 features", None),
+    ("resnet-small", "a narrow ResNet-10 for the same images, 128 features: for CPUs", None),
+    ("resnet-digits", "a small ResNet for 8x8 grey digits, 64 features", None),
+    ("clip-resnet18", "the ResNet-18 as an image encoder for text embeddings: a zero-shot classifier", None),
+    ("clip-resnet-small", "the narrow ResNet-10 as such an encoder", None),
+    ("clip-resnet-digits", "the small ResNet as such an encoder", None),
+    ("vit_small", "ViT-S/16 of timm; images are resized to 224 inside", "timm"),
+    ("timm:NAME", "any image classifier of timm", "timm"),
+    ("torchvision:NAME", "any image classifier or segmentation net of torchvision", "torchvision"),
+    ("hf:NAME", "transformers: a folder, a model of the hub, or a family (vit, segformer, ...)", "hf"),
+    ("smp:NAME:ENCODER", "segmentation-models-pytorch, such as smp:deeplabv3plus:resnet101", "smp"),
+)
 
 
 @dataclass(frozen=True)
@@ -47,44 +59,24 @@ class ModelInfo:
     """A line of :func:`list_models`."""
 
     name: str
-    """What to pass as ``arch``; NAME stands for any of the library's own names."""
+    """Name for ``arch``. NAME stands for any name of the library."""
     summary: str
     extra: str | None = None
-    """The extra of pour that it needs, or None."""
+    """Extra of pour that installs the library, or None."""
     available: bool = True
-    """Whether what it needs is installed."""
+    """Whether the library is installed."""
 
 
 def list_models() -> list[ModelInfo]:
-    """The names that :func:`build_model` knows.
+    """Return the names that :func:`build_model` accepts.
 
     Example:
         >>> [info.name for info in list_models()][:2]
         ['resnet18', 'resnet-small']
     """
-    vision, hf = installed("timm"), installed("hf")
     return [
-        ModelInfo("resnet18", "the paper's ResNet-18 for small images: 3x3 stem, no max-pool, 512 features"),
-        ModelInfo("resnet-small", "a narrow ResNet-10 for the same images, 128 features: for CPUs"),
-        ModelInfo("resnet-digits", "a small ResNet for 8x8 grey digits, 64 features"),
-        ModelInfo("clip-resnet18", "the ResNet-18 as an image encoder for text embeddings: a zero-shot classifier"),
-        ModelInfo("clip-resnet-small", "the narrow ResNet-10 as such an encoder"),
-        ModelInfo("clip-resnet-digits", "the small ResNet as such an encoder"),
-        ModelInfo("vit_small", "ViT-S/16 of timm; images are resized to 224 inside", "vision", vision),
-        ModelInfo("timm:NAME", "any image classifier of timm", "vision", vision),
-        ModelInfo(
-            "torchvision:NAME",
-            "any image classifier or segmentation net of torchvision",
-            "vision",
-            installed("torchvision"),
-        ),
-        ModelInfo("hf:NAME", "transformers: a folder, a model of the hub, or a family (vit, segformer, ...)", "hf", hf),
-        ModelInfo(
-            "smp:NAME:ENCODER",
-            "segmentation-models-pytorch, such as smp:deeplabv3plus:resnet101",
-            "segmentation",
-            installed("smp"),
-        ),
+        ModelInfo(name, summary, LIBRARIES.get(library or ""), library is None or installed(library))
+        for name, summary, library in _MODELS
     ]
 
 
@@ -102,8 +94,8 @@ def build_model(
 ) -> nn.Module:
     """Build a classifier that takes images in [0, 1] and normalises them in its first layer.
 
-    Weights are random unless a file is given; nothing is downloaded but a configuration that ``hf:`` names on the hub.
-    A network with one fixed input size (a ViT) keeps it, so that published weights fit, and images are resized inside.
+    Weights are random unless a file is given. Nothing is downloaded except a configuration of ``hf:`` from the hub.
+    A network with one fixed input size (a ViT) keeps this size, so that published weights fit, and resizes images.
 
     Args:
         arch: A name of :func:`list_models`, such as "resnet18" or "timm:convnext_tiny".
@@ -112,12 +104,12 @@ def build_model(
         image_size: Height and width of the images.
         mean: Channel means; by default the architecture's own.
         std: Channel deviations; by default the architecture's own.
-        resize: The size that images are brought to inside a network of another library; "own" is the size of its
-            published weights. By default only a network with one fixed size resizes.
+        resize: Size to which a network of another library resizes images; "own" is the size of its published weights.
+            By default only a network with one fixed size resizes.
         weights: A ``.safetensors`` or plain ``.pt``/``.pth`` file, or a name of ``pour.models.PRETRAINED``. A head
-            of another width in it is left out with a warning, and the new one starts at random; a segmentation network
-            also takes those of its encoder alone.
-        enlarge: For a segmentation network: enlarge the images by this factor first.
+            of another width in it is ignored with a warning, and the new head starts at random. A segmentation network
+            also takes the weights of its encoder alone.
+        enlarge: For a segmentation network: factor by which images are enlarged first.
 
     Example:
         >>> model = build_model("resnet-digits", 10, in_channels=1, image_size=8)
@@ -150,88 +142,94 @@ def build_model(
 
 def rebuild(architecture: cards.Architecture) -> nn.Module:
     """Build the network of a recorded architecture, with random weights."""
-    options = dict(architecture.options)
-    library, _, name = _ALIASES.get(architecture.name, architecture.name).partition(":")
+    name, options = architecture.name, dict(architecture.options)
     try:
         num_classes, in_channels = int(options["num_classes"]), int(options["in_channels"])
-        image_size, mean, std = int(options["image_size"]), options.get("mean"), options.get("std")
+        image_size, mean = int(options["image_size"]), options.get("mean")
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f"The recorded options of {architecture.name!r} are incomplete ({error}); pass the model itself."
+            f"The recorded options of {name!r} are incomplete ({error}); pass the model itself."
         ) from error
     if mean is not None and len(mean) not in (1, in_channels):
         raise UsageError(f"There are {len(mean)} means for {in_channels} channels; give one per channel.")
-    wanted = options.get("resize")
-    model: nn.Module
-    if library in LIBRARIES and name:
-        size = None if wanted in (None, "own") else int(wanted)
-        foreign = build_foreign(library, name, num_classes, in_channels, options.get("config"), size=size)
-        options.update(foreign.options)
-        size = foreign.own_size if wanted == "own" else size
-        if wanted is not None:
-            options["resize"] = size
-        if foreign.fixed_size is not None and size not in (None, foreign.fixed_size):
-            raise UsageError(f"{architecture.name} takes images of {foreign.fixed_size} pixels only, not {size}.")
-        resize = size or foreign.fixed_size
-        resize = None if resize == image_size else resize
-        mean, std = mean or foreign.mean, std or foreign.std
-        if foreign.multiple is not None:
-            enlarge = int(options.get("enlarge", 1))
-            model = SegmentationModel(foreign.network, mean, std, multiple=foreign.multiple, enlarge=enlarge)
-        else:
-            model = NormalizedModel(foreign.network, mean, std, resize=resize)
-    elif architecture.name in _RESNETS:
-        if options.pop("resize", "own") != "own":
-            raise UsageError(f"{architecture.name} takes images as they are; only networks of {_LIBRARIES} resize.")
-        shape = _RESNETS[architecture.name]
-        model = ResNet(num_classes, in_channels=in_channels, mean=mean, std=std, **shape)
-    elif architecture.name.removeprefix(_CLIP) in _RESNETS:
-        shape = _RESNETS[architecture.name.removeprefix(_CLIP)]
-        options.setdefault("text_width", _TEXT_WIDTH)
-        encoder = ImageTextEncoder(options["text_width"], in_channels=in_channels, mean=mean, std=std, **shape)
-        # Any texts: the real ones come with a file's weights, or from set_text.
-        model = zero_shot_classifier(encoder, torch.randn(num_classes, options["text_width"]))
-    else:
+    library, _, library_name = _ALIASES.get(name, name).partition(":")
+    shape = _RESNETS.get(name.removeprefix(_CLIP))
+    if library in LIBRARIES and library_name:
+        model = _of_library(library, library_name, options, image_size)
+    elif shape is None:
         names = [*_RESNETS, *(_CLIP + name for name in _RESNETS), *_ALIASES, *(f"{name}:NAME" for name in LIBRARIES)]
-        close = difflib.get_close_matches(architecture.name, names, n=1)
+        close = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}."
-        raise UsageError(f"There is no architecture {architecture.name!r}; {hint}")
-    cards.set_architecture(model, architecture.name, options)
+        raise UsageError(f"There is no architecture {name!r}; {hint}")
+    else:
+        if options.pop("resize", "own") != "own":
+            raise UsageError(f"{name} takes images as they are; only networks of {', '.join(LIBRARIES)} resize.")
+        shape = {**shape, "in_channels": in_channels, "mean": mean, "std": options.get("std")}
+        if name in _RESNETS:
+            model = ResNet(num_classes, **shape)
+        else:
+            width = options.setdefault("text_width", _TEXT_WIDTH)
+            # The texts are arbitrary here. A file of weights or set_text replaces them.
+            model = zero_shot_classifier(ImageTextEncoder(width, **shape), torch.randn(num_classes, width))
+    cards.set_architecture(model, name, options)
     return model
 
 
+def _of_library(library: str, name: str, options: dict[str, Any], image_size: int) -> nn.Module:
+    """Build a network of another library for images in [0, 1]. Write its own options to ``options``."""
+    resize = options.get("resize")
+    size = None if resize in (None, "own") else int(resize)
+    built = build_from_library(
+        library, name, options["num_classes"], options["in_channels"], config=options.get("config"), size=size
+    )
+    options.update(built.options)
+    if resize == "own":
+        size = built.trained_size
+    if resize is not None:
+        options["resize"] = size
+    if built.fixed_size is not None and size not in (None, built.fixed_size):
+        raise UsageError(f"{library}:{name} takes images of {built.fixed_size} pixels only, not {size}.")
+    mean, std = options.get("mean") or built.mean, options.get("std") or built.std
+    if built.multiple is not None:
+        enlarge = int(options.get("enlarge", 1))
+        return SegmentationModel(built.network, mean, std, multiple=built.multiple, enlarge=enlarge)
+    size = size or built.fixed_size
+    return NormalizedModel(built.network, mean, std, resize=None if size == image_size else size)
+
+
 def load_plain(model: nn.Module, state: Mapping[str, Tensor], *, source: str, new_head: bool = False) -> None:
-    """Load a state dict that may come from elsewhere and so may lack our normalisation layer.
+    """Load a state dict of any origin, which may lack the normalisation layer of pour.
 
     Args:
-        model: Changed in place.
-        state: Names and tensors.
-        source: Where they come from, for errors.
-        new_head: Let the head keep its own weights, with a warning, where the file has none of its width.
+        model: Network, changed in place.
+        state: Tensors by name.
+        source: File of the tensors, for errors.
+        new_head: Whether the head keeps its own weights, with a warning, if the state has a head of another width.
     """
     optional: tuple[str, ...] = ("normalize.mean", "normalize.std")
     if isinstance(model, NormalizedModel) and not any(name.startswith("normalize.") for name in state):
-        segmentation = isinstance(model, SegmentationModel)
+        segments = isinstance(model, SegmentationModel)
         model = model.model
-        if segmentation and new_head and load_encoder(model, state, source=source):
+        if segments and new_head and load_encoder(model, state, source=source):
             return
-    own = model.state_dict()
-    # Whoever stored half precision meant to save space; images come in the network's own.
+    expected = model.state_dict()
+    # Half precision in a file saves space. The network needs the precision of its images.
     state = {
-        key: tensor.to(own[key].dtype) if key in own and tensor.is_floating_point() else tensor
-        for key, tensor in fit_positions(model, state).items()
+        name: tensor.to(expected[name].dtype) if name in expected and tensor.is_floating_point() else tensor
+        for name, tensor in fit_positions(model, state).items()
     }
     if new_head:
-        name = find_head(model).name
-        ours = [key for key in own if key.startswith(f"{name}.")]
-        other = [key for key in ours if key not in state or state[key].shape != own[key].shape]
-        # Another width of features is another architecture; only another number of classes is a new task.
-        if other and all(key not in state or state[key].shape[1:] == own[key].shape[1:] for key in other):
-            state = {key: tensor for key, tensor in state.items() if key not in ours}
-            optional = (*optional, *ours)
+        head = find_head(model)
+        names = [name for name in expected if name.startswith(f"{head.name}.")]
+        shapes = [(state[name].shape if name in state else None, expected[name].shape) for name in names]
+        misfits = [(given, wanted) for given, wanted in shapes if given != wanted]
+        # Another width of features is another architecture. Only another number of classes is a new task.
+        if misfits and all(given is None or given[1:] == wanted[1:] for given, wanted in misfits):
+            state = {name: tensor for name, tensor in state.items() if name not in names}
+            optional = (*optional, *names)
             warnings.warn(
-                f"{source} holds no classifier for {find_head(model).num_classes} classes; "
-                f"the head {name!r} starts from random weights.",
+                f"{source} holds no classifier for {head.num_classes} classes; the head {head.name!r} starts from "
+                "random weights.",
                 stacklevel=3,
             )
     load_into(model, state, source=source, optional=optional)

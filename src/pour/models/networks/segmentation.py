@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pour.errors import UsageError
-from pour.models.networks.normalized_model import NormalizedModel
+from pour.models.networks.normalize import NormalizedModel
 from pour.models.output import scores_of
 from pour.models.state import load_into
 from pour.models.unwrap import unwrap
