@@ -1,4 +1,4 @@
-"""Finding the head: the linear layer whose output is the class scores."""
+"""Find the head: the linear layer whose output is the class scores."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.nn.parameter import UninitializedParameter
 from pour.errors import UsageError
 from pour.models.card import card_of
 from pour.models.clip.zero_shot import ZeroShotClassifier
+from pour.models.networks.libraries import libraries_of
 from pour.models.networks.normalize import NormalizedModel
 from pour.models.networks.resnet import ResNet
 from pour.models.projecting.projected_head import ProjectedHead, is_head_layer
@@ -36,44 +37,44 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Head:
-    """The linear map from features z to scores, ``W z + b``."""
+    """The linear layer of a model that maps features z to scores, ``W z + b``."""
 
     name: str
-    """Dotted path inside the model, a compiling or parallel wrapper taken off; empty for the model itself."""
+    """Dotted path inside the model, without compiling or parallel wrappers. Empty for the model itself."""
     module: nn.Module
     """The layer: ``nn.Linear``, a 1x1 ``nn.Conv2d``, or a :class:`ProjectedHead` around one."""
 
     @property
     def layer(self) -> nn.Module:
-        """The linear layer itself, without its projector."""
-        return self.module.head if isinstance(self.module, ProjectedHead) else self.module
+        """Linear layer itself, without its projector."""
+        return self.module.layer if isinstance(self.module, ProjectedHead) else self.module
 
     @property
     def weight(self) -> Tensor:
-        """W, C x d, detached; the kernel of a convolution is flattened."""
+        """Weight W, C x d, detached. The kernel of a convolution is flattened."""
         weight: Tensor = self.layer.weight  # type: ignore[assignment]
         return weight.detach().flatten(1)
 
     @property
     def bias(self) -> Tensor | None:
-        """b, of length C, detached, or None."""
+        """Bias b of length C, detached, or None."""
         bias: Tensor | None = self.layer.bias  # type: ignore[assignment]
         return None if bias is None else bias.detach()
 
     @property
     def dim(self) -> int:
-        """The dimension of its input that holds the features: -1 for a linear layer, 1 for a convolution."""
+        """Dimension of the input that contains the features: -1 for a linear layer, 1 for a convolution."""
         return -1 if isinstance(self.layer, nn.Linear) else 1
 
     @property
     def num_classes(self) -> int:
-        """The number C of scores."""
+        """Number C of scores."""
         layer = self.layer
         return int(layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels)  # type: ignore[arg-type]
 
     @property
     def num_features(self) -> int:
-        """The width d of the features."""
+        """Width d of the features."""
         layer = self.layer
         return int(layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels)  # type: ignore[arg-type]
 
@@ -81,24 +82,24 @@ class Head:
 def find_head(model: nn.Module, *, head: str | None = None, example: Example | None = None) -> Head:
     """Find the layer whose output is the class scores.
 
-    In this order: the layer called ``head``; a head projected before; the layer that the model was told is its head;
-    the known place in our own, torchvision, timm and transformers models; the only linear layer of the model.
+    In this order: the layer called ``head``; a head with a projector; the head in the model's card; the known place in
+    models of pour, torchvision, timm and transformers; the only linear layer of the model.
 
     With ``example`` the layer is verified: the scores that the model returns must be the output of this layer, also
     after a softmax, a temperature or another increasing function of each score, an average over positions or the
-    enlarging of a map. If the structure suggests no layer or another one, every layer is tried.
+    enlarging of a map. If this layer does not give the scores, every layer is tried.
 
     Args:
-        model: Any classifier; it is left as it was.
+        model: Any classifier, which is not changed.
         head: Dotted name of the layer.
-        example: A small batch to run the model on: a tensor, a tuple of arguments or a dict of keyword arguments.
+        example: A small batch for the model: a tensor, a tuple of arguments or a dict of keyword arguments.
 
     Raises:
-        UsageError: The model has no linear layer, or several could be the head, or none gives the scores; the sentence
-            lists them.
+        UsageError: The model has no linear layer, or several layers could be the head, or none gives the scores. The
+            message lists them.
 
     Warns:
-        UserWarning: The layer that was named could not be verified.
+        UserWarning: The layer ``head`` could not be verified.
 
     Example:
         >>> import torch
@@ -107,12 +108,12 @@ def find_head(model: nn.Module, *, head: str | None = None, example: Example | N
         '2'
     """
     model = unwrap(model)
-    named = _named_head(model, head)
-    if named is not None:
-        found = _checked(model, named)
+    name = _recorded_name(model) if head is None else _layer_name(model, head)
+    if name is not None:
+        layer = _checked(model, name)
         if example is not None:
-            _verify_named(model, found, example)
-        return found
+            _verify_named(model, layer, example)
+        return layer
     suggested = _family(model)
     candidates = [name for name, module in model.named_modules() if is_head_layer(module)]
     if suggested is None and not candidates:
@@ -125,34 +126,39 @@ def find_head(model: nn.Module, *, head: str | None = None, example: Example | N
     return _verified(model, suggested, candidates, example)
 
 
-def _named_head(model: nn.Module, head: str | None) -> str | None:
-    """Return the name of the layer that the caller gave, that was projected before, or that the model was told."""
-    if head is not None:
-        return _named(model, head)
+def _recorded_name(model: nn.Module) -> str | None:
+    """Return the name of the head with a projector, or the name in the model's card, or None."""
     projected = [name for name, module in model.named_modules() if isinstance(module, ProjectedHead)]
     if len(projected) > 1:
         raise _ambiguous(model, projected)
-    if projected:
-        return str(projected[0])
     name = card_of(model).head
-    return None if name is None else _named(model, name)
+    if projected or name is None:
+        return next(iter(projected), None)
+    return _layer_name(model, name)
 
 
 def _checked(model: nn.Module, name: str) -> Head:
-    found = Head(name, model.get_submodule(name))
-    if isinstance(found.layer.weight, UninitializedParameter):
-        raise _uninitialised(name)
-    if found.num_classes < 2:
+    """Return the head called ``name``. Raise UsageError if it has no weights yet or only one class."""
+    _check_initialised(model, [name])
+    head = Head(name, model.get_submodule(name))
+    if head.num_classes < 2:
         raise UsageError(f"The head {name!r} gives a single score; pour needs one score per class, so at least two.")
-    return found
+    return head
 
 
-def _named(model: nn.Module, name: str) -> str:
+def _check_initialised(model: nn.Module, names: Sequence[str]) -> None:
+    for name in names:
+        if isinstance(Head(name, model.get_submodule(name)).layer.weight, UninitializedParameter):
+            raise UsageError(f"The head {name!r} has no weights yet; run the model once on an example first.")
+
+
+def _layer_name(model: nn.Module, name: str) -> str:
+    """Return the dotted name of a linear layer, or of the head around it. Raise UsageError for any other name."""
     if not isinstance(name, str):
         raise UsageError(f"head= is the dotted name of a layer, such as 'fc', not a {type(name).__name__}.")
     modules = dict(model.named_modules())
     if name not in modules:
-        # It may have been read off a model inside a compiling or parallel wrapper.
+        # The name may belong to the model inside a compiling or parallel wrapper.
         name = _WRAPPERS.sub("", name)
     layers = [path for path, module in modules.items() if is_head_layer(module)]
     if name not in modules:
@@ -171,7 +177,7 @@ def _named(model: nn.Module, name: str) -> str:
 
 
 def _family(model: nn.Module) -> str | None:
-    """The head of a model whose library says where it is."""
+    """Return the name of the head of a model of pour or of a known library, or None."""
     if is_head_layer(model):
         return ""
     if isinstance(model, NormalizedModel):
@@ -179,13 +185,13 @@ def _family(model: nn.Module) -> str | None:
         return None if below is None else f"model.{below}".rstrip(".")
     if isinstance(model, ResNet | ZeroShotClassifier):
         return "head"
-    libraries = {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
+    libraries = libraries_of(model)
     layer: object = None
     classifier = getattr(model, "get_classifier", None)
     if "timm" in libraries and callable(classifier):
         layer = classifier()
     elif "segmentation_models_pytorch" in libraries:
-        # A convolution, then enlarging and an activation.
+        # Behind the convolution are the enlarging and an activation.
         layer = next(iter(getattr(model, "segmentation_head", None) or ()), None)
     elif "transformers" in libraries and hasattr(model, "decode_head"):
         layer = getattr(model.decode_head, "classifier", None)
@@ -198,7 +204,7 @@ def _family(model: nn.Module) -> str | None:
 
 
 def _last_layer(module: object) -> nn.Module | None:
-    """The linear layer at the very end of ``module``; only a plain sequence is known to end in its last entry."""
+    """Return the linear layer at the end of ``module`` or of a plain sequence, or None."""
     while isinstance(module, nn.Sequential):
         entries = [entry for entry in module if not isinstance(entry, _PASS_THROUGH)]
         module = entries[-1] if entries else None
@@ -206,10 +212,10 @@ def _last_layer(module: object) -> nn.Module | None:
 
 
 def _single(model: nn.Module, candidates: Sequence[str]) -> str:
-    """The only layer that could be the head, if nothing speaks against its being the last.
+    """Return the only layer that could be the head. Raise UsageError if there are several, or if it is not the last.
 
-    That is the only ``nn.Linear``, where no 1x1 convolution comes after it, or the only 1x1 convolution, where no
-    other layer with weights does: a gate or a shortcut is no head.
+    That is the only ``nn.Linear`` if no 1x1 convolution follows it, or the only 1x1 convolution if no other layer with
+    weights follows it: a gate or a shortcut is no head.
     """
     linear = [name for name in candidates if isinstance(model.get_submodule(name), nn.Linear)]
     if linear == [candidates[-1]]:
@@ -219,34 +225,33 @@ def _single(model: nn.Module, candidates: Sequence[str]) -> str:
     ]
     if not linear and len(candidates) == 1 and weighted[-1] == candidates[0]:
         return candidates[0]
-    shown = _listed(model, candidates[-_SHOWN:])
-    found = (
-        f"The model has one linear layer, {shown}, but others with weights come after it"
+    layers = _listed(model, candidates[-_SHOWN:])
+    problem = (
+        f"The model has one linear layer, {layers}, but others with weights come after it"
         if len(candidates) == 1
-        else f"The model has {len(candidates)} linear layers and any could be its head, among them {shown}"
+        else f"The model has {len(candidates)} linear layers and any could be its head, among them {layers}"
     )
-    raise UsageError(f"{found}; name the head with head=, or pass example= (a small batch of images).")
+    raise UsageError(f"{problem}; name the head with head=, or pass example= (a small batch of images).")
 
 
 def _verified(model: nn.Module, suggested: str | None, candidates: Sequence[str], example: Example) -> Head:
-    """Return the suggested head if it gives the scores, otherwise the only layer that does."""
+    """Return the suggested head if it gives the scores, otherwise the only layer that gives them."""
     if suggested is not None:
-        found = _checked(model, suggested)
-        if gives_scores(model, found, example):
-            return found
+        head = _checked(model, suggested)
+        if gives_scores(model, head, example):
+            return head
     _check_initialised(model, candidates)
     output = run_on(model, example)
     heads = [Head(name, model.get_submodule(name)) for name in candidates]
     fitting = [head for head in heads if fits(head, output)]
-    if fitting and all(head.num_classes < 2 for head in fitting):
-        return _checked(model, fitting[-1].name)
-    fitting = [head for head in fitting if head.num_classes > 1]
-    if not fitting:
+    if all(head.num_classes < 2 for head in fitting):
+        for head in fitting:
+            _checked(model, head.name)
         raise UsageError(
-            "No linear layer gives as many scores as the model does; its linear layers are "
-            f"{_listed(model, candidates[-_SHOWN:])}. Give a model whose scores are the output of nn.Linear or a 1x1 "
-            "nn.Conv2d."
+            "No linear layer gives as many scores as the model; its linear layers are "
+            f"{_listed(model, candidates[-_SHOWN:])}. Give a model that ends in nn.Linear or a 1x1 nn.Conv2d."
         )
+    fitting = [head for head in fitting if head.num_classes > 1]
     giving = [head for head in fitting if gives_scores(model, head, example, anywhere=True)]
     if len(giving) > 1:
         # An embedding behind an activation may be returned next to the scores.
@@ -255,15 +260,15 @@ def _verified(model: nn.Module, suggested: str | None, candidates: Sequence[str]
         raise _ambiguous(model, [head.name for head in giving])
     if giving and gives_scores(model, giving[0], example):
         return giving[0]
+    layers, has = _listed(model, [head.name for head in fitting]), "have" if len(fitting) > 1 else "has"
     raise UsageError(
-        f"No linear layer gives the model's scores, although {_listed(model, [head.name for head in fitting])} "
-        f"{'have' if len(fitting) > 1 else 'has'} as many outputs. Give a model that ends in its head, or name the "
-        "head with head=."
+        f"No linear layer gives the model's scores, although {layers} {has} as many outputs. Give a model that ends in "
+        "its head, or name the head with head=."
     )
 
 
 def _verify_named(model: nn.Module, head: Head, example: Example) -> None:
-    """Raise if ``head`` cannot be the head that it was named; warn if its output is not the model's scores."""
+    """Raise UsageError if another layer gives the model's scores. Warn if no layer does."""
     if gives_scores(model, head, example):
         return
     output = run_on(model, example)
@@ -272,7 +277,7 @@ def _verify_named(model: nn.Module, head: Head, example: Example) -> None:
             f"The head {head.name!r} gives {head.num_classes} scores, but the model another number; name the layer "
             "that gives its scores with head=."
         )
-    # A projector that stands there already is not moved.
+    # An existing projector is not moved to another layer.
     layers = [] if isinstance(head.module, ProjectedHead) else list(model.named_modules())
     others = [Head(name, module) for name, module in layers if is_head_layer(module) and module is not head.layer]
     giving = [other.name for other in others if fits(other, output) and gives_scores(model, other, example)]
@@ -286,16 +291,6 @@ def _verify_named(model: nn.Module, head: Head, example: Example) -> None:
         "them, so check the scores of the result.",
         stacklevel=3,
     )
-
-
-def _check_initialised(model: nn.Module, names: Sequence[str]) -> None:
-    for name in names:
-        if isinstance(model.get_submodule(name).weight, UninitializedParameter):
-            raise _uninitialised(name)
-
-
-def _uninitialised(name: str) -> UsageError:
-    return UsageError(f"The head {name!r} has no weights yet; run the model once on an example first.")
 
 
 def _listed(model: nn.Module, names: Sequence[str]) -> str:

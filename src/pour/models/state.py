@@ -1,4 +1,4 @@
-"""State dicts: their digest, reading them safely from files, and putting them into a model."""
+"""State dicts: compute their digest, read them safely from files, and load them into a model."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _SHOWN = 3
 
 
 def tensor_digest(tensor: Tensor) -> str:
-    """SHA-256 of a tensor's bytes in row-major order."""
+    """Return the SHA-256 of a tensor's bytes in row-major order."""
     # One number with an odd stride counts as contiguous, and cannot be viewed as bytes.
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     flat = flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)
     return hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()
 
 
-def digest(state: Mapping[str, Tensor], *, known: Mapping[str, str] | None = None) -> str:
-    """SHA-256 over names, shapes, dtypes and bytes of a state dict; the order of the names does not matter.
+def digest(state: Mapping[str, Tensor], *, computed: Mapping[str, str] | None = None) -> str:
+    """Return the SHA-256 over names, shapes, dtypes and bytes of a state dict, in any order of the names.
 
     Args:
-        state: Names and tensors.
-        known: Digests of tensors that the caller has read already, by name.
+        state: Tensors by name.
+        computed: Digests that the caller has already, by name of the tensor.
 
     Example:
         >>> digest({"w": torch.zeros(2)}) == digest({"w": torch.zeros(2)})
@@ -50,16 +50,19 @@ def digest(state: Mapping[str, Tensor], *, known: Mapping[str, str] | None = Non
     total = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name]
-        content = (known or {}).get(name) or tensor_digest(tensor)
+        content = (computed or {}).get(name) or tensor_digest(tensor)
         total.update(f"{name}\0{tuple(tensor.shape)}\0{tensor.dtype}\0{content}\n".encode())
     return total.hexdigest()
 
 
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """Read plain tensors from a ``.safetensors`` file or a ``.pt``/``.pth`` state dict; nothing else is unpickled.
+    """Read plain tensors from a ``.safetensors`` file or a ``.pt``/``.pth`` state dict. Nothing else is unpickled.
 
-    A state dict nested under ``state_dict`` or ``model`` is taken out, and the ``module.`` that parallel
-    training puts before every name is removed; but a file that pour wrote keeps its names, which its digest is of.
+    The state dict may be nested under ``state_dict`` or ``model``. The prefix ``module.`` of parallel training is
+    removed from all names. A file of pour keeps its names, which are part of its digest.
+
+    Raises:
+        UsageError: The file is missing, damaged, or contains more than tensors.
     """
     path = Path(path)
     if not path.is_file():
@@ -71,7 +74,7 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def is_torch_file(path: Path) -> bool:
-    """Whether PyTorch must read the file: by its ending, unless it starts as safetensors do (a length, then JSON)."""
+    """Return whether PyTorch must read the file, by its ending and first bytes (safetensors: a length, then JSON)."""
     if path.suffix.lower() not in TORCH_SUFFIXES:
         return False
     with path.open("rb") as file:
@@ -88,22 +91,12 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def unreadable(path: Path, error: Exception) -> UsageError:
-    """The sentence for a file that safetensors cannot open."""
+    """Return the error for a file that safetensors cannot open."""
     return UsageError(f"{path} is not a whole safetensors file ({error}); it may be cut short or of another kind.")
 
 
-# What PyTorch raises on a file that ends too early or was damaged; older ones are read without a checksum.
-_CUT_SHORT = (
-    RuntimeError,
-    EOFError,
-    OSError,
-    LookupError,
-    ValueError,
-    AssertionError,
-    AttributeError,
-    TypeError,
-    struct.error,
-)
+# Errors of PyTorch on a damaged file. The older file format has no checksum, so any step of its reader can fail.
+_DAMAGED = (RuntimeError, EOFError, OSError, LookupError, ValueError, AssertionError, AttributeError, TypeError)
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
@@ -114,21 +107,18 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
             f"{path} holds more than plain tensors, and unpickling it could run code; save "
             "model.state_dict() in the environment that made it and pass that file."
         ) from error
-    except _CUT_SHORT as error:
+    except (*_DAMAGED, struct.error) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"{path} cannot be read as a PyTorch file ({reason}); it may be cut short.") from error
-    for key in _NESTED_KEYS:
-        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
-            loaded = loaded[key]
-            break
+    if isinstance(loaded, dict):
+        loaded = next((loaded[key] for key in _NESTED_KEYS if isinstance(loaded.get(key), dict)), loaded)
     if not isinstance(loaded, dict) or not loaded:
         raise UsageError(f"{path} holds a {type(loaded).__name__}, not a state dict; save model.state_dict().")
-    odd = [str(name) for name, value in loaded.items() if not isinstance(value, Tensor) or not isinstance(name, str)]
-    if odd:
-        raise UsageError(
-            f"{path} is not a plain state dict: {', '.join(odd[:_SHOWN])} is no tensor; save model.state_dict()."
-        )
-    return {str(name): value for name, value in loaded.items()}
+    others = [str(name) for name, value in loaded.items() if not isinstance(value, Tensor) or not isinstance(name, str)]
+    if others:
+        names = ", ".join(others[:_SHOWN])
+        raise UsageError(f"{path} is not a plain state dict: {names} is no tensor; save model.state_dict().")
+    return loaded
 
 
 def _strip_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -138,31 +128,35 @@ def _strip_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return state
 
 
-def _with_prefixes(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """``state`` by the names of a model that is itself a wrapper, whose prefix was taken for one of training's."""
+def _with_prefixes(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return ``state`` with the prefix that :func:`read_state_dict` removed, if the model itself has this prefix."""
     for prefix in reversed(_WRAPPER_PREFIXES):
-        if own and all(name.startswith(prefix) for name in own) and not any(n.startswith(prefix) for n in state):
+        is_prefix = bool(expected) and all(name.startswith(prefix) for name in expected)
+        if is_prefix and not any(name.startswith(prefix) for name in state):
             state = {prefix + name: tensor for name, tensor in state.items()}
     return state
 
 
 def load_into(model: nn.Module, state: Mapping[str, Tensor], *, source: str, optional: tuple[str, ...] = ()) -> None:
-    """Copy ``state`` into ``model``, taking over dtypes; names and shapes must agree.
+    """Copy the tensors and dtypes of ``state`` into ``model``.
 
     Args:
-        model: Changed in place.
-        state: The tensors, by the model's own names.
-        source: Where they come from, for the error.
-        optional: Names that may be missing from ``state`` and then keep their value.
+        model: Network, changed in place.
+        state: Tensors by name.
+        source: File of the tensors, for the error.
+        optional: Names that may be missing from ``state``. They keep their value.
+
+    Raises:
+        UsageError: Names or shapes differ from those of the model.
     """
-    own = model.state_dict()
-    state = _with_prefixes(state, own)
-    missing = [name for name in own if name not in state and name not in optional]
-    unexpected = [name for name in state if name not in own]
+    expected = model.state_dict()
+    state = _with_prefixes(state, expected)
+    missing = [name for name in expected if name not in state and name not in optional]
+    unexpected = [name for name in state if name not in expected]
     shapes = [
-        f"{name} {tuple(state[name].shape)} instead of {tuple(own[name].shape)}"
-        for name in own
-        if name in state and state[name].shape != own[name].shape
+        f"{name} {tuple(state[name].shape)} instead of {tuple(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in state and state[name].shape != tensor.shape
     ]
     problems = [
         f"{what} {', '.join(names[:_SHOWN])}" + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
@@ -175,8 +169,8 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], *, source: str, opt
             "give the model (or --arch and number of classes) that it was saved from."
         )
     with torch.no_grad():
-        for name, tensor in own.items():
-            # A state dict's tensors alias the model's, so changing their dtype in place keeps tied weights tied.
+        for name, tensor in expected.items():
+            # A change of dtype in place keeps tied weights tied.
             if name in state and state[name].dtype != tensor.dtype:
                 _set_dtype(model, name, state[name].dtype)
     model.load_state_dict(dict(state), strict=False)

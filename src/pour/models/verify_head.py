@@ -40,7 +40,7 @@ def run_on(model: nn.Module, example: Example, *, weights: Mapping[str, Tensor] 
     """Return what ``model`` returns for ``example``, in evaluation mode. Raise CannotRunError if the model fails.
 
     Args:
-        model: Left as it is.
+        model: Network, which is not changed.
         example: A tensor, positional arguments or keyword arguments.
         weights: Other values of some parameters, by name.
     """
@@ -100,7 +100,7 @@ def gives_scores(model: nn.Module, head: Head, example: Example, *, anywhere: bo
             with _replaced(head, _levels(order), calls):
                 output = run_on(model, example)
         except CannotRunError:
-            # A model that runs as it is does more with the layer's output than to return it.
+            # If the model runs with the layer's own output, it does more with this output than to return it.
             run_on(model, example)
             return False
         if not calls:
@@ -124,7 +124,7 @@ def _levels(order: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def _replaced(head: Head, scores: Tensor, calls: list[torch.Size]) -> Iterator[None]:
-    """Have the layer return ``scores`` everywhere; append the shape of its output at each call to ``calls``."""
+    """Replace the output of the layer by ``scores`` at all positions. Append its shape at each call to ``calls``."""
 
     def replace(module: nn.Module, inputs: Any, output: Any) -> Any:
         if not isinstance(output, Tensor):
@@ -162,13 +162,12 @@ def _tables(head: Head, output: object, shape: torch.Size, *, anywhere: bool) ->
 
 def _follow(tables: tuple[Tensor, ...], orders: list[Tensor]) -> bool:
     """Return whether all scores of one level are equal, and higher than those of the level below."""
-    sound = (table.is_floating_point() and table.numel() and bool(torch.isfinite(table).all()) for table in tables)
-    if not all(sound):
+    if not all(table.is_floating_point() and table.numel() and torch.isfinite(table).all() for table in tables):
         return False
     lowest, highest = [], []
     for level in range(min(_LEVELS, len(orders[0]))):
-        chosen = [(order % _LEVELS == level).to(tables[0].device) for order in orders]
-        values = torch.cat([table[:, columns].flatten() for table, columns in zip(tables, chosen, strict=True)])
+        columns = [(order % _LEVELS == level).to(tables[0].device) for order in orders]
+        values = torch.cat([table[:, column].flatten() for table, column in zip(tables, columns, strict=True)])
         lowest.append(float(values.min()))
         highest.append(float(values.max()))
     # Level 0 holds the highest scores.
@@ -182,7 +181,7 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 
 def _weight_gives_scores(model: nn.Module, head: Head, example: Example, *, anywhere: bool) -> bool:
-    """Return whether the scores follow the weight of a layer that is not called.
+    """Return whether the scores change with the weight of a layer that is not called.
 
     Another order of the rows must give the scores in that order, and twice the weight must change them. The latter
     excludes layers whose weight is normalised. The rows of a projected head, whose mask stays in place, keep their
@@ -195,26 +194,24 @@ def _weight_gives_scores(model: nn.Module, head: Head, example: Example, *, anyw
     if "weight" not in parameters:
         # The weight is computed, as by weight norm: only its shape can be checked.
         return True
-    kept = torch.ones_like(head.weight[:, 0], dtype=torch.bool) if head.bias is None else ~is_masked(head.bias)
+    compared = torch.ones_like(head.weight[:, 0], dtype=torch.bool) if head.bias is None else ~is_masked(head.bias)
     prefix = f"{head.name}." if head.name else ""
-    twice = {f"{prefix}weight": 2 * parameters["weight"].detach()}
-    flipped = {
-        f"{prefix}{name}": parameters[name].detach().flip(0) for name in ("weight", "bias") if name in parameters
-    }
+    flipped = {f"{prefix}{name}": parameter.detach().flip(0) for name, parameter in parameters.items()}
     if isinstance(head.module, ProjectedHead):
-        kept[list(head.module.forgotten)] = False
-        twice, flipped = {f"{prefix}head.weight": twice[f"{prefix}weight"]}, {}
-    shape = torch.Size((0,))
-    found = [output, run_on(model, example, weights=twice), run_on(model, example, weights=flipped)]
-    tables = [_tables(head, each, shape, anywhere=anywhere) for each in found]
-    return any(
-        not _near(larger[:, kept], scores[:, kept]) and (not flipped or _near(turned.flip(1)[:, kept], scores[:, kept]))
-        for scores, larger, turned in zip(*tables, strict=False)
-    )
+        compared[list(head.module.forgotten)] = False
+        prefix, flipped = f"{prefix}head.", {}
+    twice = {f"{prefix}weight": 2 * parameters["weight"].detach()}
+    outputs = [output, run_on(model, example, weights=twice), run_on(model, example, weights=flipped)]
+    tables = [_tables(head, each, torch.Size((0,)), anywhere=anywhere) for each in outputs]
+    for scores, larger, reversed_scores in zip(*tables, strict=False):
+        is_equivariant = not flipped or _near(reversed_scores.flip(1)[:, compared], scores[:, compared])
+        if is_equivariant and not _near(larger[:, compared], scores[:, compared]):
+            return True
+    return False
 
 
 def returned(model: nn.Module, heads: Sequence[Head], example: Example) -> list[Head]:
-    """Return those of ``heads`` whose output the model returns as it is, up to its shape."""
+    """Return the heads whose output the model returns without a change, except of its shape."""
     outputs: dict[str, list[Tensor]] = {head.name: [] for head in heads}
     with contextlib.ExitStack() as hooks:
         for head in heads:

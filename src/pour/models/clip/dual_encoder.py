@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from pour.errors import UsageError
 from pour.models.clip.image_encoder import ImageTextEncoder
 from pour.models.modes import evaluating
+from pour.models.networks.libraries import libraries_of
 from pour.models.projecting.projected_embedding import ProjectedEmbedding
 from pour.models.unwrap import unwrap
 
@@ -89,7 +90,7 @@ def find_image_projection(model: nn.Module) -> ImageProjection | None:
         True
     """
     model = unwrap(model)
-    libraries = _libraries(model)
+    libraries = libraries_of(model)
     if isinstance(model, ImageTextEncoder) or "transformers" in libraries:
         projection = getattr(model, "visual_projection", None)
         layer = projection.layer if isinstance(projection, ProjectedEmbedding) else projection
@@ -99,10 +100,6 @@ def find_image_projection(model: nn.Module) -> ImageProjection | None:
     if "open_clip" in libraries:
         return _open_clip(model)
     return None
-
-
-def _libraries(model: nn.Module) -> set[str]:
-    return {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
 
 
 def _linear_parts(layer: nn.Linear) -> tuple[WeightPart, ...]:
@@ -239,7 +236,7 @@ def expectations(model: nn.Module) -> Expectations:
     value = float(scale.detach().exp()) if isinstance(scale, Tensor) else 100.0
     bias = getattr(model, "logit_bias", None)
     offset = float(bias.detach()) if isinstance(bias, Tensor) and bias.numel() == 1 else 0.0
-    if "open_clip" in _libraries(model):
+    if "open_clip" in libraries_of(model):
         visual: Any = model.visual
         size = visual.image_size
         side = int(size[0] if isinstance(size, tuple | list) else size)

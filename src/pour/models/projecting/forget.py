@@ -147,7 +147,7 @@ def project_with_entry(
     names = names_of_scores(model, place.num_classes) if isinstance(place, Head) else None
     # Only the projector is new, so each tensor is read once for both digests.
     contents = {name: tensor_digest(tensor) for name, tensor in model.state_dict().items()}
-    digest_before = digest(model.state_dict(), known=contents)
+    digest_before = digest(model.state_dict(), computed=contents)
     result = project(model, removal, place=place, classes=classes, forgotten_logit=forgotten_logit)
     projected: Any = result.get_submodule(place.name)
     add_entry(
@@ -270,4 +270,4 @@ def _digest_after(model: nn.Module, place: Head | ImageProjection, contents: Map
     moved = {f"{prefix}{inner}.{name.removeprefix(prefix)}": value for name, value in contents.items()}
     # The projector of a later request has the same name as that of the earlier one.
     known = {k: v for k, v in {**moved, **contents}.items() if not k.startswith(f"{prefix}projector.")}
-    return digest(model.state_dict(), known=known)
+    return digest(model.state_dict(), computed=known)
