@@ -19,7 +19,7 @@ from pour.models.head import find_head
 from pour.models.history import history
 from pour.models.tap import extract_features
 from pour.report.page.audit_page import ReportedRun, write_report
-from pour.report.page.gallery import hang
+from pour.report.pictures import Subject, draw_gallery
 from pour.training.recipes import get_recipe
 from pour.training.run import Run
 from pour.training.tasks.classify import describe_classifier, evaluation_loader, train_classifier
@@ -147,7 +147,8 @@ def _write(
         files.append(save(students[shown.name], out / f"{shown.method}.safetensors", overwrite=True))
         reports[shown.name].save(out / f"{shown.method}.json")
     models = {"original": original, **students, "retrained": references[0]}
-    gallery = hang(models, reports, splits, run)
+    subject = Subject(models=models, reports=reports, samples=splits.test.whole, run=run)
+    gallery = draw_gallery("classify", subject)
     first, *others = students
     return write_report(
         reports[first],

@@ -169,11 +169,13 @@ def _write_page(
     seed: int,
     device: str | None,
 ) -> None:
-    from pour.report.page.gallery import hang
+    from pour.report.pictures import Subject, draw_gallery
     from pour.training import Run
 
     present = {role: model for role, model in models.items() if model is not None}
-    gallery = hang(present, {"unlearned": result}, splits, Run(seed=seed, device=device, progress=False))
+    run = Run(seed=seed, device=device, progress=False)
+    subject = Subject(models=present, reports={"unlearned": result}, samples=splits.test.whole, run=run)
+    gallery = draw_gallery("classify", subject)
     pour.write_report(
         result,
         path,

@@ -83,24 +83,19 @@ def audit_scenes(
         progress=not quiet,
     )
     if report is not None:
-        from pour.report.page.overlays import choose_scenes, overlay_data, overlay_section
+        from pour.report.pictures import Subject, draw_gallery
         from pour.training import Run
 
         result.save(report.with_suffix(".json"))
-        gone = result.data.forgotten
-        overlays = overlay_data(
-            models["original"],
-            models["unlearned"],
-            choose_scenes(scenes, gone),
-            Run(seed=seed, device=device, progress=False),
-            classes=dataset.classes,
-            forgotten=gone,
+        run = Run(seed=seed, device=device, progress=False)
+        gallery = draw_gallery(
+            "segment", Subject(models=models, reports={"unlearned": result}, samples=scenes, run=run)
         )
         pour.write_report(
             result,
             report,
             history=pour.history(models["unlearned"]),
-            figures=[overlay_section(overlays)],
+            figures=gallery.figures,
             command=shlex.join(["pour", *sys.argv[1:]]),
             files=[path for path in files.values() if path is not None],
         )

@@ -1,10 +1,17 @@
+from dataclasses import replace
+
 import pytest
 import torch
+from figure_examples import audit_report, relearning
 from torch import nn
 
 import pour
-from pour.report.page.gallery import _losses, hang
+from pour.models import extract_features
+from pour.report import FigureSection, pictures
+from pour.report.page import gallery
+from pour.report.pictures import Subject, _common_figures, draw_gallery
 from pour.training import Run
+from pour.training.tasks.classify import evaluation_loader
 
 
 class Convolutional(nn.Module):
@@ -34,8 +41,12 @@ def test_maps_are_drawn_as_they_are_audited(digits_splits, build, head, told):
     run = Run(device="cpu", progress=False)
     report = pour.audit(original=model, unlearned=forgotten, data=digits_splits, device="cpu", progress=False, **told)
     models = {"original": model, "unlearned": forgotten}
-    gallery = hang(models, {"unlearned": report}, digits_splits, run, images=50, **told)
-    assert any(section.title == "Angles" for section in gallery.figures)
+    subject = Subject(models=models, reports={"unlearned": report}, samples=digits_splits.test.whole, run=run, **told)
+    titles = [section.title for section in draw_gallery("classify", subject).figures]
+    assert "Angles" in titles
+    assert "Answers by true class: original and unlearned" in titles
+    # These models have no feature map before their features.
+    assert "Grad-CAM: original and unlearned" not in titles
     assert next(model.parameters()).dtype == torch.bfloat16
 
 
@@ -43,7 +54,39 @@ def test_losses_of_a_method_stay_when_its_model_was_folded_later(digits_original
     student = pour.unlearn(
         digits_original, pour.ForgetRequest.of(digits_splits), method="delete", steps=3, device="cpu", progress=False
     )
-    assert [section.title for section in _losses({"s": pour.fold(pour.forget(student, classes=["5"]))})] == [
-        "Losses while unlearning"
-    ]
-    assert _losses({"s": pour.forget(digits_original, classes=["5"])}) == []
+    folded = pour.fold(pour.forget(student, classes=["5"]))
+    assert "Losses while unlearning" in common_titles(folded, digits_splits)
+    assert common_titles(pour.forget(digits_original, classes=["5"]), digits_splits) == []
+
+
+def common_titles(model, splits):
+    report = audit_report()
+    subject = Subject(models={"s": model}, reports={"s": report}, samples=splits.test.whole, run=Run(device="cpu"))
+    return [section.title for section in _common_figures(subject)]
+
+
+def test_kept_features_are_drawn_without_another_run(digits_original, digits_splits, monkeypatch):
+    samples, run = digits_splits.test.whole, Run(device="cpu", progress=False)
+    kept = extract_features(digits_original, evaluation_loader(samples, run))
+    report = audit_report([str(label) for label in range(10)], forgotten=(3,))
+    models = {"original": digits_original, "student": digits_original}
+    subject = Subject(models=models, reports={"student": report}, samples=samples, run=run)
+    expected = gallery.draw_gallery(subject)
+    monkeypatch.setattr(gallery, "extract_features", None)
+    drawn = gallery.draw_gallery(replace(subject, features=dict.fromkeys(models, kept)))
+    assert drawn.figures == expected.figures
+    assert "Grad-CAM: original and student" in [section.title for section in drawn.figures]
+
+
+def test_a_task_of_another_package_has_its_pictures_or_the_common_ones(monkeypatch, digits_original, digits_splits):
+    monkeypatch.setattr(pictures, "_GALLERIES", {})
+    section = FigureSection(title="Tags", alt="tags", light="<svg></svg>")
+    subject = Subject(
+        models={"s": digits_original},
+        reports={"s": replace(audit_report(), relearning=relearning())},
+        samples=digits_splits.test.whole,
+        run=Run(device="cpu"),
+    )
+    assert [section.title for section in draw_gallery("tags", subject).figures] == ["Relearning"]
+    pictures.register_pictures("tags", lambda subject: pictures.Gallery((section,)))
+    assert [section.title for section in draw_gallery("tags", subject).figures] == ["Tags", "Relearning"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pour.report.figures.style import Style
 
-__all__ = ["EmbeddingData", "EmbeddingMethod", "draw_embedding", "embedding_data"]
+__all__ = ["EmbeddingData", "EmbeddingMethod", "draw_embedding", "embedding_data", "spread_rows"]
 
 # Smallest share of forgotten images. Among a hundred classes, a class would otherwise be a handful of points.
 _FORGOTTEN_SHARE = 0.2
@@ -99,10 +99,11 @@ def embedding_data(
         raise UsageError(f"limit is {limit}; a map needs at least 3 images.")
     every = labels.detach().cpu().numpy().astype(np.int64)
     _check(features, every, classes)
-    drawn_rows = _drawn_rows(every, np.isin(every, list(forgotten)), limit, seed)
+    is_forgotten = np.isin(every, list(forgotten))
+    drawn_rows = spread_rows(every, is_forgotten, limit, share=_FORGOTTEN_SHARE, seed=seed)
     # The original comes first, because the others are put into its map.
     order = ["original", *(name for name in features if name != "original")]
-    aligned = _aligned({name: features[name] for name in order}, np.isin(every, list(forgotten)), drawn_rows)
+    aligned = _aligned({name: features[name] for name in order}, is_forgotten, drawn_rows)
     points = (fixed_map if resolved == "opentsne" else joint_map)(aligned, seed)
     return EmbeddingData(
         points=dict(zip(order, np.split(points, len(order)), strict=True)),
@@ -206,18 +207,17 @@ def _check(features: Mapping[str, Tensor], labels: Rows, classes: Sequence[str])
         raise UsageError(f"labels run from {labels.min()} to {labels.max()}, but there are {len(classes)} classes.")
 
 
-def _drawn_rows(labels: Rows, is_forgotten: NDArray[np.bool_], limit: int, seed: int) -> Rows:
-    """Return the indices of the images to draw, a stratified choice on each side."""
+def spread_rows(labels: Rows, is_forgotten: NDArray[np.bool_], limit: int, *, share: float, seed: int = 0) -> Rows:
+    """Return at most ``limit`` rows: a stratified choice on each side, with at least a ``share`` of forgotten images.
+
+    All rows are returned if there are at most ``limit``.
+    """
     if len(labels) <= limit:
         return np.arange(len(labels))
-    fair = limit * is_forgotten.mean()
-    places = min(int(is_forgotten.sum()), math.ceil(max(fair, _FORGOTTEN_SHARE * limit)))
-    sides = [
-        np.flatnonzero(side)[stratified_rows(labels[side], count, seed)]
-        for side, count in ((is_forgotten, places), (~is_forgotten, limit - places))
-        if side.any() and count
-    ]
-    return np.sort(np.concatenate(sides))
+    wanted = max(math.ceil(limit * max(is_forgotten.mean(), share)), limit - int((~is_forgotten).sum()))
+    count = min(int(is_forgotten.sum()), wanted)
+    sides = ((np.flatnonzero(is_forgotten), count), (np.flatnonzero(~is_forgotten), limit - count))
+    return np.sort(np.concatenate([side[stratified_rows(labels[side], size, seed)] for side, size in sides if size]))
 
 
 def _aligned(features: Mapping[str, Tensor], is_forgotten: NDArray[np.bool_], drawn_rows: Rows) -> list[Points]:

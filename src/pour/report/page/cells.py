@@ -1,4 +1,4 @@
-"""Numbers, verdicts and intervals as a page shows them."""
+"""Numbers, durations, verdicts and intervals as text and drawings of a page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pour.auditing.measurement import Reading
     from pour.auditing.report import Line
     from pour.auditing.verdict import Verdict
 
@@ -17,7 +16,7 @@ __all__ = ["VERDICTS", "Sign", "Strip", "count_verdicts", "duration", "number", 
 
 @dataclass(frozen=True)
 class Sign:
-    """How a verdict is shown: never by colour alone."""
+    """Name of a verdict in style sheets, its icon and its meaning. A colour alone never shows a verdict."""
 
     slug: str
     icon: str
@@ -37,7 +36,7 @@ VERDICTS: dict[Verdict, Sign] = {
 
 
 def number(value: float | None) -> str:
-    """A value to three decimals, or to two digits where that would hide it.
+    """Return a value with three decimals, or with two digits if it is smaller.
 
     Example:
         >>> number(0.12345), number(0.00012), number(12345.6), number(2e-16), number(None)
@@ -45,14 +44,14 @@ def number(value: float | None) -> str:
     """
     if value is None:
         return ""
-    # What is left of a zero after rounding is one.
+    # Still smaller values are rounding errors of zero.
     if 1e-9 < abs(value) < 5e-4:
         return f"{value:.1e}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"
 
 
 def duration(seconds: float) -> str:
-    """A time in words that one reads at a glance.
+    """Return a time with a suitable unit.
 
     Example:
         >>> duration(0.0123), duration(75), duration(7260)
@@ -62,14 +61,12 @@ def duration(seconds: float) -> str:
         return f"{1000 * seconds:.0f} ms"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def count_verdicts(lines: Iterable[Line]) -> dict[Verdict, int]:
-    """How many lines have each verdict, in the order of :data:`VERDICTS`; those that do not occur are left out."""
+    """Return the number of lines with each verdict that occurs, in the order of :data:`VERDICTS`."""
     counts = dict.fromkeys(VERDICTS, 0)
     for line in lines:
         counts[line.verdict] += 1
@@ -78,17 +75,17 @@ def count_verdicts(lines: Iterable[Line]) -> dict[Verdict, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Strip:
-    """Where the readings of a line lie on a strip of width 100; the ends are the line's own extremes."""
+    """Places of a line's readings on a strip of width 100, from its smallest to its largest reading."""
 
     value: float
     whisker: tuple[float, float]
     band: tuple[float, float] | None
-    """The retrained model's interval."""
+    """Interval of the retrained model."""
     original: float | None
 
 
 def strip_of(line: Line) -> Strip:
-    """Place the unlearned value with its interval, the retrained interval and the original value on one strip.
+    """Return the places of the unlearned value with its interval, the retrained interval and the original value.
 
     Example:
         >>> from pour.auditing import Line, Reading
@@ -96,18 +93,18 @@ def strip_of(line: Line) -> Strip:
         >>> strip.value, strip.whisker, strip.band
         (50.0, (6.0, 94.0), None)
     """
-    readings: list[Reading] = [reading for reading in (line.unlearned, line.retrained) if reading is not None]
-    marks = [end for reading in readings for end in (*reading.bounds, reading.value)]
-    if line.original is not None:
-        marks.append(line.original.value)
+    unlearned, retrained, original = line.unlearned, line.retrained, line.original
+    marks = [*unlearned.bounds, unlearned.value]
+    marks += [] if retrained is None else [*retrained.bounds, retrained.value]
+    marks += [] if original is None else [original.value]
     low, high = min(marks), max(marks)
 
     def place(mark: float) -> float:
         return 50.0 if high == low else round(6 + 88 * (mark - low) / (high - low), 2)
 
     return Strip(
-        value=place(line.unlearned.value),
-        whisker=(place(line.unlearned.bounds[0]), place(line.unlearned.bounds[1])),
-        band=None if line.retrained is None else (place(line.retrained.bounds[0]), place(line.retrained.bounds[1])),
-        original=None if line.original is None else place(line.original.value),
+        value=place(unlearned.value),
+        whisker=(place(unlearned.bounds[0]), place(unlearned.bounds[1])),
+        band=None if retrained is None else (place(retrained.bounds[0]), place(retrained.bounds[1])),
+        original=None if original is None else place(original.value),
     )

@@ -1,4 +1,4 @@
-"""The headline's facts in words: what was forgotten, with which data, in what time, read against what."""
+"""Facts at the top of a page: forgotten classes, data that the methods read, time, references and versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PACKAGES = ("torch", "numpy", "scikit-learn", "torchmetrics", "safetensors")
 
 
 def forgotten_words(data: AuditedData) -> str:
-    """The forgotten classes by name, or the first of them and their number.
+    """Return the names of the forgotten classes; of many classes, the first names and the number of classes.
 
     Example:
         >>> from pour.auditing import AuditedData
@@ -42,32 +42,28 @@ def forgotten_words(data: AuditedData) -> str:
 
 
 def access_of(methods: Sequence[str]) -> str:
-    """What data the methods of a model's history read, together.
+    """Return the data that the methods of a model's history read, together.
 
     Example:
         >>> access_of(["pour-p"]), access_of(["pour-d"]), access_of(["somebody's"])
         ('no data, the weights alone', 'images of the forgotten classes', 'not known')
     """
-    needs: list[str] = []
-    for name in methods:
-        if name == "fold":
-            continue
-        try:
-            needs += get_method(name).needs
-        except UsageError:
-            return "not known"
+    try:
+        needs = [need for name in methods if name != "fold" for need in get_method(name).needs]
+    except UsageError:
+        return "not known"
     if not methods:
         return "not known"
     return ", ".join(words for need, words in _ACCESS.items() if need in needs) or "no data, the weights alone"
 
 
 def seconds_of(history: Sequence[HistoryEntry]) -> float | None:
-    """The time of all steps; None where it was not measured, as in a model read from a file."""
-    return sum(record.seconds for record in history) or None
+    """Return the time of all steps, or None if it was not measured, as for a model in a file."""
+    return sum(entry.seconds for entry in history) or None
 
 
 def reference_words(report: AuditReport) -> str:
-    """What verdicts were read against."""
+    """Return the references of the verdicts."""
     count = sum(role.startswith("retrained") for role in report.models)
     if not count:
         return "no retrained model, so there are no verdicts"
@@ -75,11 +71,11 @@ def reference_words(report: AuditReport) -> str:
 
 
 def versions(report: AuditReport) -> dict[str, str]:
-    """Versions of pour, as the audit was made with, and of what it stands on, as they are here."""
-    found = {"pour": report.pour_version, "Python": platform.python_version()}
+    """Return the pour version of the audit and the versions of the installed packages."""
+    numbers = {"pour": report.pour_version, "Python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            numbers[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return numbers

@@ -1,4 +1,4 @@
-"""The map of features that a reader can move over: points, pictures, and answers before and after."""
+"""The interactive map of features: points, pictures, and the answers of each model."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pour.data.draws import stratified_rows
 from pour.errors import UsageError
+from pour.report.figures.feature_map import spread_rows
 from pour.report.page.sprites import encode_png, sheet_of, thumbnails
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["Embedding"]
 
 _POINTS = 3000
-# At least a quarter of the points are for the forgotten classes, which are what the map is about.
-_FORGOTTEN_SHARE = 4
+# Smallest share of forgotten images among the points.
+_FORGOTTEN_SHARE = 0.25
 _PICTURE_BYTES = 3 * 2**20
 _GRID = 1000
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Embedding:
-    """Points of the same images under several models, in one shared frame.
+    """Points of the same images under several models in one map.
 
     Example:
         >>> corners = np.array([[0.0, 0.0], [1.0, 1.0]])
@@ -41,15 +41,15 @@ class Embedding:
     """
 
     points: Mapping[str, NDArray[np.floating[Any]]]
-    """By model, (n, 2); the first is where the page starts on the left, the second on the right."""
+    """Points by model, each (n, 2). The page shows the first model on the left and the second on the right."""
     labels: NDArray[np.integer[Any]]
     """True classes, (n,)."""
     predictions: Mapping[str, NDArray[np.integer[Any]]]
-    """What each model answers, (n,)."""
+    """Answers by model, each (n,)."""
     images: ImageArray | None = None
-    """(n, height, width, 1 or 3), uint8."""
+    """Images in uint8, (n, height, width, 1 or 3)."""
     numbers: NDArray[np.integer[Any]] | None = None
-    """What to call each image, (n,); by default 0 to n - 1."""
+    """Numbers of the images, (n,); by default 0 to n - 1."""
 
     def __post_init__(self) -> None:
         n = len(self.labels)
@@ -77,12 +77,12 @@ class Embedding:
         predictions: Mapping[str, NDArray[np.integer[Any]]],
         images: ImageArray | None = None,
     ) -> Embedding:
-        """The map that :func:`~pour.report.figures.feature_map.embedding_data` made, with answers and pictures.
+        """Return the map of :func:`~pour.report.figures.feature_map.embedding_data` with answers and pictures.
 
         Args:
-            data: where each image lies.
-            predictions: by model, of all images that were given to ``embedding_data``.
-            images: all of them.
+            data: Points of the drawn images.
+            predictions: Answers to all images of ``embedding_data``, by model.
+            images: All images.
         """
         return cls(
             points=data.points,
@@ -96,89 +96,65 @@ class Embedding:
         return f"Embedding({len(self.labels)} images, models {', '.join(self.points)})"
 
     def payload(self, data: AuditedData) -> dict[str, Any]:
-        """What the page's script reads: at most 3,000 points on a grid, their answers and one sheet of pictures."""
-        every = [self.labels, *self.predictions.values()]
-        lowest, highest = min(int(part.min()) for part in every), max(int(part.max()) for part in every)
-        if lowest < 0 or highest >= len(data.classes):
+        """Return the input of the page's script: at most 3,000 points on a grid, answers and a sheet of pictures."""
+        every = np.concatenate([self.labels, *self.predictions.values()])
+        if every.min() < 0 or every.max() >= len(data.classes):
             raise UsageError(
-                f"The embedding has classes {lowest} to {highest}, but the audit is of {len(data.classes)} classes."
+                f"The embedding has classes {every.min()} to {every.max()}, but the audit is of {len(data.classes)} "
+                "classes."
             )
-        rows = self._drawn_rows(data.forgotten)
-        placed = self._placed(rows)
-        payload: dict[str, Any] = {
-            "models": list(self.points),
-            "classes": list(data.classes),
-            "forgotten": list(data.forgotten),
-            "labels": self.labels[rows].tolist(),
-            "points": {name: points.T.tolist() for name, points in placed.items()},
-            "predictions": {name: self.predictions[name][rows].tolist() for name in self.points},
-            "rows": (rows if self.numbers is None else self.numbers[rows]).tolist(),
-            "grid": _GRID,
-            "sheet": None,
-            "note": "",
-        }
-        notes = []
-        if len(rows) < len(self.labels):
+        labels = self.labels.astype(np.int64)
+        is_forgotten = np.isin(labels, data.forgotten)
+        rows = spread_rows(labels, is_forgotten, _POINTS, share=_FORGOTTEN_SHARE)
+        notes, sheet = [], None
+        if len(rows) < len(labels):
             notes.append(
-                f"{len(rows):,} of {len(self.labels):,} points are drawn, the forgotten classes at least as "
+                f"{len(rows):,} of {len(labels):,} points are drawn, the forgotten classes at least as "
                 "densely as the others."
             )
         if self.images is not None:
-            payload["sheet"], pictured = self._sheet(self.images, rows, data.forgotten)
+            sheet, pictured = _sheet(self.images, rows, labels[rows], is_forgotten[rows])
             if pictured < len(rows):
                 notes.append(f"{pictured:,} of them have a picture, to keep the page small.")
-        payload["note"] = " ".join(notes)
-        return payload
+        return {
+            "models": list(self.points),
+            "classes": list(data.classes),
+            "forgotten": list(data.forgotten),
+            "labels": labels[rows].tolist(),
+            "points": {name: points.T.tolist() for name, points in self._on_grid(rows).items()},
+            "predictions": {name: self.predictions[name][rows].tolist() for name in self.points},
+            "rows": (rows if self.numbers is None else self.numbers[rows]).tolist(),
+            "grid": _GRID,
+            "sheet": sheet,
+            "note": " ".join(notes),
+        }
 
-    def _drawn_rows(self, forgotten: tuple[int, ...]) -> NDArray[np.int64]:
-        if len(self.labels) <= _POINTS:
-            return np.arange(len(self.labels))
-        gone = np.isin(self.labels, forgotten)
-        sides = [np.flatnonzero(gone), np.flatnonzero(~gone)]
-        share = _POINTS * len(sides[0]) // len(self.labels)
-        first = min(len(sides[0]), max(_POINTS // _FORGOTTEN_SHARE, share, _POINTS - len(sides[1])))
-        counts = (first, _POINTS - first)
-        labels = self.labels.astype(np.int64)
-        return np.sort(
-            np.concatenate(
-                [side[stratified_rows(labels[side], count, 0)] for side, count in zip(sides, counts, strict=True)]
-            )
-        )
-
-    def _placed(self, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        """Whole numbers from 0 to the grid's size in one frame for all models, y upwards."""
-        everything = np.concatenate([points[rows] for points in self.points.values()]).astype(np.float64)
-        low = everything.min(axis=0)
-        # One scale for both axes: distances in a map mean something.
-        span = float((everything.max(axis=0) - low).max()) or 1.0
-        margin = (1 - (everything.max(axis=0) - low) / span) / 2
+    def _on_grid(self, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+        """Return the points as whole numbers from 0 to the grid's size, in one frame for all models, y upwards."""
+        every = np.concatenate([points[rows] for points in self.points.values()]).astype(np.float64)
+        low = every.min(axis=0)
+        # Both axes have the same scale, because distances in the map have a meaning.
+        span = float((every.max(axis=0) - low).max()) or 1.0
+        margin = (1 - (every.max(axis=0) - low) / span) / 2
         return {
             name: np.rint(_GRID * ((points[rows] - low) / span + margin)).astype(np.int64)
             for name, points in self.points.items()
         }
 
-    def _sheet(
-        self, images: ImageArray, rows: NDArray[np.int64], forgotten: tuple[int, ...]
-    ) -> tuple[dict[str, Any], int]:
-        """One PNG of the pictures that fit into the page, those of forgotten classes first."""
-        small = thumbnails(images[rows[:1]])
-        fitting = max(1, _PICTURE_BYTES // small[0].size)
-        gone = np.isin(self.labels[rows], forgotten)
-        order = np.argsort(~gone, kind="stable")
-        chosen = order[:fitting]
-        if int(gone.sum()) < fitting < len(rows):
-            others = np.flatnonzero(~gone)
-            spread = stratified_rows(self.labels[rows][others].astype(np.int64), fitting - int(gone.sum()), 0)
-            chosen = np.concatenate([np.flatnonzero(gone), others[spread]])
-        chosen = np.sort(chosen)
-        sheet, columns = sheet_of(thumbnails(images[rows[chosen]]))
-        place = np.full(len(rows), -1)
-        place[chosen] = np.arange(len(chosen))
-        described = {
-            "source": f"data:image/png;base64,{base64.b64encode(encode_png(sheet)).decode('ascii')}",
-            "columns": columns,
-            "height": small.shape[1],
-            "width": small.shape[2],
-            "place": place.tolist(),
-        }
-        return described, len(chosen)
+
+def _sheet(
+    images: ImageArray, rows: NDArray[np.int64], labels: NDArray[np.int64], is_forgotten: NDArray[np.bool_]
+) -> tuple[dict[str, Any], int]:
+    """Return one PNG of as many pictures as the page can contain, forgotten classes first, and their number."""
+    _, height, width, _ = (first := thumbnails(images[rows[:1]])).shape
+    limit = max(1, _PICTURE_BYTES // first.size)
+    if int(is_forgotten.sum()) < limit:
+        places = spread_rows(labels, is_forgotten, limit, share=1.0)
+    else:
+        places = np.flatnonzero(is_forgotten)[:limit]
+    sheet, columns = sheet_of(thumbnails(images[rows[places]]))
+    place = np.full(len(rows), -1)
+    place[places] = np.arange(len(places))
+    source = f"data:image/png;base64,{base64.b64encode(encode_png(sheet)).decode('ascii')}"
+    described = {"source": source, "columns": columns, "height": height, "width": width, "place": place.tolist()}
+    return described, len(places)

@@ -1,19 +1,19 @@
-"""The figures that belong on a page: drawn from models, their test images and their audits."""
+"""Pictures of a page for tasks with one answer per image."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from pour.auditing.features import pooled
+from pour.errors import UsageError
 from pour.metrics.predictions import confusion_matrix
 from pour.models.copy_and_swap import in_float32
 from pour.models.head_on_images import FEW_IMAGES, head_on_images
-from pour.models.history import history
-from pour.models.tap import Features, extract_features
+from pour.models.tap import Features, device_of, extract_features
 from pour.report.figures import (
     angle_data,
     answers_data,
@@ -23,151 +23,140 @@ from pour.report.figures import (
     draw_answers,
     draw_confusion,
     draw_embedding,
-    draw_layers,
-    draw_losses,
-    draw_relearning,
+    draw_gradcam,
     draw_tradeoff,
     embedding_data,
-    loss_data,
+    gradcam_data,
     tradeoff_data,
 )
 from pour.report.page.feature_map import Embedding
 from pour.report.page.sections import FigureSection
+from pour.report.pictures import Gallery, register_pictures
 from pour.training.tasks.classify import evaluation_loader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from matplotlib.figure import Figure
-    from torch import nn
+    from torch import Tensor
 
-    from pour.auditing.report import AuditReport
-    from pour.data.loader import EpochLoader
-    from pour.data.splits import Splits
+    from pour.auditing.report import AuditedData, AuditReport
     from pour.models.head import Head
-    from pour.report.figures import ConfusionData, Theme
-    from pour.training.run import Run
+    from pour.report.figures import ConfusionData, TradeoffData
+    from pour.report.pictures import Subject
 
-__all__ = ["Gallery", "hang"]
+__all__ = ["draw_gallery"]
 
-_FEWEST_FOR_A_TRADE_OFF = 2
-
-
-@dataclass(frozen=True)
-class Gallery:
-    """What :func:`~pour.report.page.audit_page.write_report` takes beside the audit."""
-
-    figures: tuple[FigureSection, ...]
-    embedding: Embedding
+_MAP_IMAGES = 1000
+_GRADCAM_IMAGES = 10
 
 
-def hang(
-    models: Mapping[str, nn.Module],
-    reports: Mapping[str, AuditReport],
-    splits: Splits,
-    run: Run,
-    *,
-    images: int = 1000,
-    head: str | None = None,
-) -> Gallery:
-    """Draw the figures of one page.
-
-    Args:
-        models: by name; ``original`` must be there, ``retrained`` is the reference, the others are unlearned.
-        reports: the audits of the unlearned models, by the same names; the first is the page's own.
-        splits: what was forgotten, and the test images to draw.
-        run: device, seed.
-        images: at most this many in the map of features.
-        head: name of the models' head, where it is not found by itself.
-    """
-    test = splits.test.whole
-    few = torch.as_tensor(test.images[:FEW_IMAGES]).permute(0, 3, 1, 2)
-    heads = {name: head_on_images(model, few, head=head) for name, model in models.items()}
-    seen = {name: _features(model, evaluation_loader(test, run), run, heads[name]) for name, model in models.items()}
-    first = next(iter(reports))
-    shown = {name: seen[name] for name in dict.fromkeys(["original", first, *models])}
-    placed = embedding_data(
-        {name: features.features for name, features in shown.items()},
-        shown["original"].labels,
-        classes=splits.classes,
-        forgotten=splits.forgotten,
-        limit=images,
-        seed=run.seed,
+def draw_gallery(subject: Subject) -> Gallery:
+    """Return the map of features, confusion matrices, angles, Grad-CAM, answers and trade-offs."""
+    first = next(iter(subject.reports))
+    data = subject.reports[first].data
+    few = _pictures(subject, np.arange(min(FEW_IMAGES, len(subject.samples))))
+    heads = {name: head_on_images(model, few, head=subject.head) for name, model in subject.models.items()}
+    names = dict.fromkeys(["original", first, *subject.models])
+    features = {name: subject.features.get(name) or _features(subject, name, heads[name]) for name in names}
+    original = features["original"]
+    points = embedding_data(
+        {name: part.features for name, part in features.items()},
+        original.labels,
+        classes=data.classes,
+        forgotten=data.forgotten,
+        limit=_MAP_IMAGES,
+        seed=subject.run.seed,
     )
-    answers = {name: features.scores.argmax(dim=1).cpu().numpy() for name, features in shown.items()}
+    answers = {name: part.scores.argmax(dim=1).cpu().numpy() for name, part in features.items()}
+    rows = {
+        "head": heads["original"].weight.float().cpu(),
+        "class means": centered_class_means(original.features, original.labels),
+    }
+    shares = answers_data(subject.reports[first])
     figures = [
         FigureSection.of(
             "Features of test images, one map for all models",
-            lambda theme: draw_embedding(placed, theme=theme),
+            lambda theme: draw_embedding(points, theme=theme),
             caption="Each model's features are centred, scaled and rotated into the original's frame first.",
         ),
-        *_confusions(shown, splits),
-        FigureSection.of("Angles", partial(_angles, heads["original"], seen["original"])),
-        *_from_reports(reports),
-        *_losses(models),
+        *_confusions(features, data),
+        FigureSection.of("Angles", lambda theme: draw_angles(angle_data(rows), theme=theme)),
+        *_gradcam(subject, first, data, original.scores, original.labels),
+        FigureSection.of("What is answered on forgotten images", lambda theme: draw_answers(shares, theme=theme)),
+        *_tradeoffs(subject.reports),
     ]
-    return Gallery(tuple(figures), Embedding.of(placed, answers, test.images))
+    return Gallery(tuple(figures), Embedding.of(points, answers, subject.samples.images))
 
 
-def _features(model: nn.Module, batches: EpochLoader, run: Run, head: Head) -> Features:
-    """One row to an image, as the audit sees it."""
-    network = in_float32(model)
-    seen = extract_features(network, batches, device=run.torch_device, head=head)
+def _pictures(subject: Subject, rows: np.ndarray) -> Tensor:
+    return torch.as_tensor(subject.samples.images[rows]).permute(0, 3, 1, 2)
+
+
+def _features(subject: Subject, name: str, head: Head) -> Features:
+    """Return the features of the test images, one vector per image."""
+    batches = evaluation_loader(subject.samples, subject.run)
+    seen = extract_features(in_float32(subject.models[name]), batches, device=subject.run.torch_device, head=head)
     return replace(seen, features=pooled(seen.features, head))
 
 
-def _angles(head: Head, seen: Features, theme: Theme) -> Figure:
-    rows = {"head": head.weight.float().cpu(), "class means": centered_class_means(seen.features, seen.labels)}
-    return draw_angles(angle_data(rows), theme=theme)
+def _confusions(features: Mapping[str, Features], data: AuditedData) -> list[FigureSection]:
+    size = len(data.classes)
+    counts = {name: confusion_matrix(part.scores, part.labels, num_classes=size) for name, part in features.items()}
 
-
-def _confusions(seen: Mapping[str, Features], splits: Splits) -> list[FigureSection]:
-    sections = []
-    counts = {
-        name: confusion_matrix(part.scores, part.labels, num_classes=splits.num_classes) for name, part in seen.items()
-    }
-    for name in counts:
-        if name == "original":
-            continue
-        pair = {"original": counts["original"], name: counts[name]}
-        data = confusion_data(pair, classes=splits.classes, forgotten=splits.forgotten)
-        sections.append(
-            FigureSection.of(
-                f"Answers by true class: original and {name}",
-                partial(_confusion, data),
-                group="Answers by true class",
-                choice=name,
-            )
+    def section(name: str) -> FigureSection:
+        pair: ConfusionData = confusion_data(
+            {"original": counts["original"], name: counts[name]}, classes=data.classes, forgotten=data.forgotten
         )
-    return sections
+        group = "Answers by true class"
+        title = f"{group}: original and {name}"
+        return FigureSection.of(title, lambda theme: draw_confusion(pair, theme=theme), group=group, choice=name)
+
+    return [section(name) for name in counts if name != "original"]
 
 
-def _confusion(data: ConfusionData, theme: Theme) -> Figure:
-    return draw_confusion(data, theme=theme)
+def _gradcam(
+    subject: Subject, unlearned: str, data: AuditedData, scores: Tensor, labels: Tensor
+) -> list[FigureSection]:
+    """Return Grad-CAM of the image of each class that the original model recognises with the highest probability.
 
-
-def _from_reports(reports: Mapping[str, AuditReport]) -> list[FigureSection]:
-    first = next(iter(reports.values()))
-    answers = answers_data(first)
-    sections = [
-        FigureSection.of("What is answered on forgotten images", lambda theme: draw_answers(answers, theme=theme))
-    ]
-    if len(reports) >= _FEWEST_FOR_A_TRADE_OFF:
-        plane = tradeoff_data(reports)
-        sections.append(
-            FigureSection.of("Retention against forgetting", lambda theme: draw_tradeoff(plane, theme=theme))
-        )
-    if first.relearning:
-        sections.append(FigureSection.of("Relearning", lambda theme: draw_relearning(first.relearning, theme=theme)))
-    if first.layers:
-        sections.append(FigureSection.of("CKA between layers", lambda theme: draw_layers(first.layers, theme=theme)))
-    return sections
-
-
-def _losses(models: Mapping[str, nn.Module]) -> list[FigureSection]:
-    # Of the last method that trained; folding and projecting come after it and have none.
-    losses = {name: [record.losses for record in history(model) if record.losses] for name, model in models.items()}
-    curves = {name: loss_data({name: found[-1]}) for name, found in losses.items() if found}
-    if not curves:
+    There is no figure for a model without feature maps.
+    """
+    classes = [*data.forgotten, *(label for label in range(len(data.classes)) if label not in data.forgotten)]
+    probabilities = scores.float().softmax(dim=1).cpu() * (scores.argmax(dim=1) == labels).cpu()[:, None]
+    right = probabilities * torch.nn.functional.one_hot(labels.cpu(), scores.shape[1])
+    rows = [int(right[:, label].argmax()) for label in classes if right[:, label].any()][:_GRADCAM_IMAGES]
+    if not rows:
         return []
-    return [FigureSection.of("Losses while unlearning", lambda theme: draw_losses(curves, theme=theme))]
+    original, student = (in_float32(subject.models[name]) for name in ("original", unlearned))
+    images = _pictures(subject, np.array(rows)).to(device_of(original))
+    try:
+        maps = gradcam_data(
+            original,
+            student,
+            images,
+            labels[rows].to(images.device),
+            classes=data.classes,
+            forgotten=data.forgotten,
+            head=subject.head,
+        )
+    except UsageError:
+        return []
+    title = f"Grad-CAM: original and {unlearned}"
+    return [FigureSection.of(title, lambda theme: draw_gradcam(maps, theme=theme))]
+
+
+def _tradeoffs(reports: Mapping[str, AuditReport]) -> list[FigureSection]:
+    """Return the trade-offs of several methods, by accuracy and by representation."""
+    if len(reports) < 2:
+        return []
+
+    def section(plane: TradeoffData) -> FigureSection:
+        group = "Retention against forgetting"
+        title = f"{group}, by {plane.of}"
+        return FigureSection.of(title, lambda theme: draw_tradeoff(plane, theme=theme), group=group, choice=plane.of)
+
+    return [section(tradeoff_data(reports, of="accuracy")), section(tradeoff_data(reports, of="representation"))]
+
+
+for _task in ("classify", "match"):
+    register_pictures(_task, draw_gallery)

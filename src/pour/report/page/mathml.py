@@ -1,10 +1,10 @@
-"""Formulas for a page that loads nothing: a small part of LaTeX's notation, written as MathML."""
+"""Formulas of a page that loads nothing: a small part of LaTeX's notation as MathML."""
 
 from __future__ import annotations
 
 import re
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 __all__ = ["mathml"]
 
@@ -14,15 +14,15 @@ _TOKEN = re.compile(
 _COMMANDS = {r"\frac": ("mfrac", 2), r"\sqrt": ("msqrt", 1), r"\bar": ("mover", 1)}
 _SUM = Markup("<mo>∑</mo>")
 _SPACE = Markup('<mspace width="0.2em"></mspace>')
-# A hyphen is shorter than the sign that it stands for.
+# A hyphen is shorter than a minus sign.
 _SIGNS = {"-": "\u2212"}
 
 
 def mathml(source: str) -> Markup:
-    r"""Write a formula as a ``<math>`` element.
+    r"""Return a formula as a ``<math>`` element.
 
-    Words and letters are names, quoted text is prose, ``_`` and ``^`` make indices and powers of what follows (braces
-    group), ``~`` is a thin space, and there are ``\frac{}{}``, ``\sqrt{}``, ``\bar{}`` and ``\sum``.
+    Words and letters are names, quoted text is prose, ``~`` is a thin space. ``_`` and ``^`` start an index or a power: a
+    symbol or a group in braces. The commands are ``\frac{}{}``, ``\sqrt{}``, ``\bar{}`` and ``\sum``.
 
     Example:
         >>> print(mathml(r"\frac{1}{n} x_i^2"))
@@ -34,8 +34,13 @@ def mathml(source: str) -> Markup:
     return Markup('<math display="block">{}</math>').format(parts)
 
 
+def _element(tag: str, *parts: Markup | str) -> Markup:
+    # Tags are constants of this module, and format escapes the parts that are no markup.
+    return Markup(f"<{tag}>{'{}' * len(parts)}</{tag}>").format(*parts)  # noqa: S704
+
+
 def _sequence(source: str) -> tuple[Markup, str]:
-    """Everything up to the end or to a closing brace, which is left in the rest."""
+    """Return the elements up to the end or a closing brace, and the rest of the source with that brace."""
     parts: list[Markup] = []
     while source.strip() and not source.lstrip().startswith("}"):
         part, source = _with_scripts(source)
@@ -52,39 +57,36 @@ def _with_scripts(source: str) -> tuple[Markup, str]:
     if not scripts:
         return base, source
     if base == _SUM:
-        # What a sum runs over stands under it.
-        return Markup("<munder>{}{}</munder>").format(base, scripts["_"]), source
+        # The index of a sum is below its sign.
+        return _element("munder", base, scripts["_"]), source
     tag = {"_": "msub", "^": "msup", "_^": "msubsup"}["".join(sorted(scripts, reverse=True))]
-    inside = Markup("").join([base, *(scripts[mark] for mark in "_^" if mark in scripts)])
-    return Markup(f"<{tag}>{inside}</{tag}>"), source  # noqa: S704
+    return _element(tag, base, *(scripts[mark] for mark in "_^" if mark in scripts)), source
 
 
 def _atom(source: str) -> tuple[Markup, str]:
-    found = _TOKEN.match(source)
-    if found is None:
+    match = _TOKEN.match(source)
+    if match is None:
         raise ValueError("A formula ends where an index or an argument was expected.")
-    rest = source[found.end() :]
-    if found["command"] == r"\sum":
+    rest = source[match.end() :]
+    if match["command"] == r"\sum":
         return _SUM, rest
-    if found["sign"] == "~":
-        return _SPACE, rest
-    if found["command"]:
-        tag, count = _COMMANDS[found["command"]]
+    if match["command"]:
+        tag, count = _COMMANDS[match["command"]]
         parts: list[Markup] = []
         for _ in range(count):
             part, rest = _atom(rest)
             parts.append(part)
-        if tag == "mover":
-            parts.append(Markup("<mo>¯</mo>"))
-        return Markup(f"<{tag}>{Markup('').join(parts)}</{tag}>"), rest  # noqa: S704
-    if found["sign"] == "{":
+        return _element(tag, *parts, *([Markup("<mo>¯</mo>")] if tag == "mover" else [])), rest
+    if match["text"] is not None:
+        return _element("mtext", f"\N{NO-BREAK SPACE}{match['text']}\N{NO-BREAK SPACE}"), rest
+    if match["number"]:
+        return _element("mn", match["number"]), rest
+    if match["word"]:
+        return _element("mi", match["word"]), rest
+    if match["sign"] == "{":
         inside, rest = _sequence(rest)
         if not rest.lstrip().startswith("}"):
             raise ValueError("A formula has an open brace.")
-        return Markup("<mrow>{}</mrow>").format(inside), rest.lstrip()[1:]
-    if found["text"] is not None:
-        return Markup("<mtext>\N{NO-BREAK SPACE}{}\N{NO-BREAK SPACE}</mtext>").format(found["text"]), rest
-    for kind, tag in (("number", "mn"), ("word", "mi"), ("sign", "mo")):
-        if found[kind] is not None:
-            return Markup(f"<{tag}>{escape(_SIGNS.get(found[kind], found[kind]))}</{tag}>"), rest  # noqa: S704
-    raise ValueError(f"The formula {source!r} cannot be read.")
+        return _element("mrow", inside), rest.lstrip()[1:]
+    sign = match["sign"]
+    return (_SPACE if sign == "~" else _element("mo", _SIGNS.get(sign, sign))), rest

@@ -1,4 +1,4 @@
-"""From a template to one HTML file that may load nothing and run nothing but its own script."""
+"""Fill a template: one HTML file that loads nothing and runs only its own scripts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from pour.report.page.mathml import mathml
 
 __all__ = ["render"]
 
+_LOADER = PackageLoader("pour.report.page", "templates")
+
 
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("pour.report.page", "templates"),
+        loader=_LOADER,
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -28,64 +30,47 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters |= {
-        "number": number,
-        "duration": duration,
-        "title_of": title_of,
-        "metric_name": _metric_name,
-        "mathml": mathml,
-    }
+    filters = {"number": number, "duration": duration, "title_of": title_of, "metric_name": _metric_name}
+    environment.filters |= {**filters, "mathml": mathml}
     environment.globals["VERDICTS"] = VERDICTS
     return environment
 
 
 def render(template: str, *, scripts: tuple[str, ...], form: Literal["none", "self"] = "none", **context: Any) -> str:
-    """Fill a template; everything in ``context`` is escaped.
+    """Fill a template. Everything in ``context`` is escaped.
 
-    The page's own policy names the digests of its style and scripts: whatever else finds its way in does not run,
-    and no address is ever loaded.
+    The page's content security policy contains the digests of its style and scripts. Nothing else runs, and no address
+    is loaded.
 
     Args:
-        template: name under ``templates/``.
-        scripts: names of the scripts, in order, after the one that sets the colours.
-        form: where a form may lead.
-        context: what the template shows.
+        template: Name of a file in ``templates/``.
+        scripts: Names of the scripts after the one that sets the colours, in order.
+        form: Target of forms.
+        context: Values of the template.
     """
-    environment = _environment()
-    texts = {name: _source(name) for name in ("page.css", "theme.js", *scripts)}
-    digests = [_digest(texts[name]) for name in ("theme.js", *scripts)]
+    names = ("page.css", "theme.js", *scripts)
+    # These texts are part of the package, and the template escapes every value.
+    texts = [Markup(_LOADER.get_source(_environment(), name)[0]) for name in names]  # noqa: S704
+    style_digest, *script_digests = map(_digest, texts)
     policy = "; ".join(
         [
             "default-src 'none'",
             "img-src data:",
-            f"style-src {_digest(texts['page.css'])}",
-            f"script-src {' '.join(digests)}",
+            f"style-src {style_digest}",
+            f"script-src {' '.join(script_digests)}",
             f"form-action '{form}'",
             "base-uri 'none'",
         ]
     )
-    # These texts are part of the package, and every value in the template is escaped.
-    marked = {name: Markup(text) for name, text in texts.items()}  # noqa: S704
-    return environment.get_template(template).render(
-        policy=policy,
-        style=marked["page.css"],
-        theme=marked["theme.js"],
-        scripts=[marked[name] for name in scripts],
-        **context,
-    )
+    style, theme, *others = texts
+    page = _environment().get_template(template)
+    return page.render(policy=policy, style=style, theme=theme, scripts=others, **context)
 
 
 def _metric_name(name: str) -> str | None:
     """Return the catalogue's name of a measured value, without prefix and suffix, or None for an unknown metric."""
     match = find_metric(name)
     return None if match is None else match[0].name
-
-
-def _source(name: str) -> str:
-    loader = _environment().loader
-    if loader is None:
-        raise RuntimeError("The templates have no loader.")
-    return loader.get_source(_environment(), name)[0]
 
 
 def _digest(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A figure on a page: a drawing for light and for dark, with the words that go with it."""
+"""A figure on a page: drawings for light and dark pages with title, caption and description."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["FigureSection"]
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-_BOX = re.compile(r"viewBox=[\"']\s*\S+\s+\S+\s+([\d.]+)\s+([\d.]+)")
+_VIEW_BOX = re.compile(r"viewBox=[\"']\s*\S+\s+\S+\s+([\d.]+)\s+([\d.]+)")
 _WIDE = 1.9
 
 
@@ -27,8 +27,8 @@ _WIDE = 1.9
 class FigureSection:
     """One figure: SVG as text or PNG as bytes.
 
-    Figures that share a ``group`` stand in one place, where the reader switches between their choices: classes,
-    methods, layers. Drawings are shown as images, so that nothing inside an SVG can run or reach out.
+    Figures with the same ``group`` share one place of the page, where the reader selects one of them. A page shows
+    drawings as images, so that nothing inside an SVG can run or load anything.
 
     Example:
         >>> FigureSection(title="A dot", alt="a dot", light="<svg xmlns='http://www.w3.org/2000/svg'/>").sources[0][:26]
@@ -37,14 +37,14 @@ class FigureSection:
 
     title: str
     alt: str
-    """What a reader who cannot see it must know."""
+    """Description for readers who cannot see the figure."""
     light: str | bytes
     dark: str | bytes | None = None
-    """The same drawing for a dark page; without it the light one stands on white."""
+    """Drawing for a dark page; by default the light drawing on white."""
     caption: str = ""
     group: str | None = None
     choice: str | None = None
-    """The name of this figure within its group."""
+    """Name of this figure within its group."""
 
     def __post_init__(self) -> None:
         if not self.alt.strip():
@@ -52,7 +52,8 @@ class FigureSection:
         if (self.group is None) != (self.choice is None):
             raise UsageError(f"The figure {self.title!r} needs both a group and a choice, or neither.")
         for drawing in (self.light, self.dark):
-            if drawing is not None and not _known(drawing):
+            known = drawing.startswith(_PNG) if isinstance(drawing, bytes) else drawing is None or "<svg" in drawing
+            if not known:
                 raise UsageError(f"The figure {self.title!r} must be SVG text or the bytes of a PNG file.")
 
     @classmethod
@@ -65,31 +66,25 @@ class FigureSection:
         group: str | None = None,
         choice: str | None = None,
     ) -> FigureSection:
-        """Draw a figure for light and for dark; the figure's own label is the alt text.
+        """Draw a figure for light and dark pages. The figure's label becomes the description.
 
         Args:
-            title: over the figure.
-            draw: for instance ``lambda theme: draw_confusion(data, theme=theme)``.
-            caption: under it.
-            group: the place that it shares with other figures.
-            choice: its name there.
+            title: Title above the figure.
+            draw: Function of the theme, such as ``lambda theme: draw_confusion(data, theme=theme)``.
+            caption: Text below the figure.
+            group: Name of a group of figures that share one place.
+            choice: Name of this figure within the group.
         """
         from pour.report.figures.saving import figure_svg
 
         light, dark = draw("light"), draw("dark")
-        return cls(
-            title=title,
-            alt=str(light.get_label()) or title,
-            light=figure_svg(light),
-            dark=figure_svg(dark),
-            caption=caption,
-            group=group,
-            choice=choice,
-        )
+        alt = str(light.get_label()) or title
+        drawings = {"light": figure_svg(light), "dark": figure_svg(dark)}
+        return cls(title=title, alt=alt, caption=caption, group=group, choice=choice, **drawings)
 
     @property
     def wide(self) -> bool:
-        """Whether the drawing is so much wider than high that it needs the page's whole width."""
+        """Whether the drawing needs the full width of the page."""
         width, height = _size(self.light)
         return width > _WIDE * height
 
@@ -99,16 +94,12 @@ class FigureSection:
         return _address(self.light), None if self.dark is None else _address(self.dark)
 
 
-def _known(drawing: str | bytes) -> bool:
-    return drawing.startswith(_PNG) if isinstance(drawing, bytes) else "<svg" in drawing
-
-
 def _size(drawing: str | bytes) -> tuple[float, float]:
-    """Width and height in whatever unit; a square where an SVG does not say."""
+    """Return width and height in any unit; an SVG without a size counts as a square."""
     if isinstance(drawing, bytes):
         return int.from_bytes(drawing[16:20], "big"), int.from_bytes(drawing[20:24], "big")
-    found = _BOX.search(drawing)
-    return (float(found[1]), float(found[2])) if found else (1.0, 1.0)
+    box = _VIEW_BOX.search(drawing)
+    return (float(box[1]), float(box[2])) if box else (1.0, 1.0)
 
 
 def _address(drawing: str | bytes) -> str:

@@ -1,0 +1,133 @@
+"""Pictures of an experiment by the name of its task: a gallery for the page, and small files for a grid."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pour.models.history import history
+from pour.report.figures.layers import draw_layers
+from pour.report.figures.losses import draw_losses, loss_data
+from pour.report.figures.relearning import draw_relearning
+from pour.report.page.sections import FigureSection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from torch import nn
+
+    from pour.auditing.report import AuditReport
+    from pour.models.tap import Features
+    from pour.report.page.feature_map import Embedding
+    from pour.training.run import Run
+    from pour.training.tasks.task import Task
+
+__all__ = ["Gallery", "Subject", "draw_gallery", "register_pictures", "save_pictures"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """Models, audits and samples of a gallery."""
+
+    models: Mapping[str, nn.Module]
+    """Models by name: ``original``, ``retrained`` if there is such a model, and unlearned models."""
+    reports: Mapping[str, AuditReport]
+    """Audits of the unlearned models by the same names. The first is the audit of the page."""
+    samples: Any
+    """Test samples of the task."""
+    run: Run
+    head: str | None = None
+    """Name of the models' head, if pour cannot find it."""
+    features: Mapping[str, Features] = field(default_factory=dict)
+    """Features and scores of the test samples that an audit has kept, by model. Other models run again."""
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Pictures for :func:`~pour.report.page.audit_page.write_report`."""
+
+    figures: tuple[FigureSection, ...] = ()
+    embedding: Embedding | None = None
+
+
+# Modules that register the pictures of the tasks of this package.
+_BUILT_IN = {
+    "classify": "pour.report.page.gallery",
+    "match": "pour.report.page.gallery",
+    "segment": "pour.report.page.overlays",
+}
+_GALLERIES: dict[str, Callable[[Subject], Gallery]] = {}
+_FILES: dict[str, Callable[..., object]] = {}
+
+
+def register_pictures(
+    task: str, gallery: Callable[[Subject], Gallery], save: Callable[..., object] | None = None
+) -> None:
+    """Set the pictures of a task. A task without pictures has only the figures that any report can have.
+
+    Args:
+        task: Name of the task.
+        gallery: Function that draws the gallery of a page.
+        save: Function that writes a picture to a file. It has the arguments of :func:`save_pictures` except the task,
+            with test samples and names of classes instead of the dataset.
+    """
+    _GALLERIES[task] = gallery
+    if save is not None:
+        _FILES[task] = save
+
+
+def draw_gallery(task: str, subject: Subject) -> Gallery:
+    """Return the pictures of a page for the task with the name ``task``."""
+    _load(task)
+    gallery = _GALLERIES[task](subject) if task in _GALLERIES else Gallery()
+    return Gallery((*gallery.figures, *_common_figures(subject)), gallery.embedding)
+
+
+def save_pictures(
+    task: Task[Any, Any],
+    original: nn.Module,
+    unlearned: nn.Module,
+    dataset: Any,
+    classes: tuple[int, ...],
+    run: Run,
+    path: Path,
+) -> None:
+    """Write a picture of two models to ``path``, if the task has such a picture.
+
+    Args:
+        task: Task of the experiment.
+        original: Model before forgetting.
+        unlearned: Model after forgetting.
+        dataset: Dataset that the task has opened.
+        classes: Forgotten classes.
+        run: Device of the models.
+        path: File of the picture, ``.png``.
+    """
+    _load(task.name)
+    if task.name in _FILES:
+        _FILES[task.name](original, unlearned, task.split(dataset, "test"), dataset.classes, classes, run, path)
+
+
+def _load(task: str) -> None:
+    if task in _BUILT_IN:
+        importlib.import_module(_BUILT_IN[task])
+
+
+def _common_figures(subject: Subject) -> list[FigureSection]:
+    """Return the figures that need only the first report and the histories of the models."""
+    first = next(iter(subject.reports.values()))
+    # A model that was folded or projected after its training has later entries without losses.
+    losses = {
+        name: [entry.losses for entry in history(model) if entry.losses] for name, model in subject.models.items()
+    }
+    curves = {name: loss_data({name: runs[-1]}) for name, runs in losses.items() if runs}
+    figures: list[FigureSection] = []
+    if first.relearning:
+        figures.append(FigureSection.of("Relearning", lambda theme: draw_relearning(first.relearning, theme=theme)))
+    if first.layers:
+        figures.append(FigureSection.of("CKA between layers", lambda theme: draw_layers(first.layers, theme=theme)))
+    if curves:
+        figures.append(FigureSection.of("Losses while unlearning", lambda theme: draw_losses(curves, theme=theme)))
+    return figures
