@@ -21,8 +21,8 @@ _SIGNS = {"-": "\u2212"}
 def mathml(source: str) -> Markup:
     r"""Return a formula as a ``<math>`` element.
 
-    Words and letters are names, quoted text is prose, ``~`` is a thin space. ``_`` and ``^`` start an index or a power: a
-    symbol or a group in braces. The commands are ``\frac{}{}``, ``\sqrt{}``, ``\bar{}`` and ``\sum``.
+    Words and letters are names, quoted text is prose, ``~`` is a thin space. ``_`` and ``^`` start an index or a power:
+    a symbol or a group in braces. The commands are ``\frac{}{}``, ``\sqrt{}``, ``\bar{}`` and ``\sum``.
 
     Example:
         >>> print(mathml(r"\frac{1}{n} x_i^2"))
