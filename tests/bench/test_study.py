@@ -66,9 +66,9 @@ def test_what_is_there_is_kept_and_what_is_damaged_is_made_again(store: Path, ex
     times = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
     (folder / "trajectory-delete.json").write_text("{")
     study = run_study(experiment, store, looks=3, classes=[0, 3, 8], device="cpu", progress=False)
-    assert study.separation.read_bytes() == before["separation.json"]
+    assert (study / "separation.json").read_bytes() == before["separation.json"]
     assert (
-        json.loads(study.trajectories["delete"].read_text())["result"]
+        json.loads((study / "trajectory-delete.json").read_text())["result"]
         == (json.loads(before["trajectory-delete.json"])["result"])
     )
     kept = [path.name for path in folder.glob("*.json") if path.stat().st_mtime_ns == times[path.name]]
@@ -105,7 +105,7 @@ def test_a_method_that_diverges_is_followed_at_a_smaller_rate(
     )
     tried = [rate for rate in rates if rate is not None]
     assert tried == pytest.approx([1e6, 1e6 / 3, 1e6 / 9, 1e6 / 9], rel=1e-4), "the last again, step by step"
-    found = json.loads(study.trajectories["gradient-ascent"].read_text())["result"]
+    found = json.loads((study / "trajectory-gradient-ascent.json").read_text())["result"]
     assert found["failed"] is not None, "no rate was small enough, and that is told"
     assert found["options"]["lr"] == pytest.approx(1e6 / 9, rel=1e-4)
 
@@ -123,7 +123,7 @@ def test_a_method_that_stops_early_is_looked_at_as_often(
     study = run_study(
         dataclasses.replace(experiment, rows=rows), tmp_path, looks=3, classes=[3], device="cpu", progress=False
     )
-    found = json.loads(study.trajectories["gradient-ascent"].read_text())["result"]
+    found = json.loads((study / "trajectory-gradient-ascent.json").read_text())["result"]
     steps = [look["step"] for look in found["looks"]]
     assert found["failed"] is None
     assert 3 <= steps[-1] < 100, "three looks at 300 steps would have missed it all"

@@ -89,8 +89,8 @@ def follow(
         limit: Largest number of retained training images for the alignment of the features of two networks.
         options: Options of the method.
     """
-    chosen = make_method(method, **options)
-    if not isinstance(chosen, IterativeMethod):
+    iterative = make_method(method, **options)
+    if not isinstance(iterative, IterativeMethod):
         raise UsageError(f"{method} takes no optimisation steps to follow; give an iterative method.")
     if every < 1:
         raise UsageError(f"The steps between looks must be at least 1, but are {every}.")
@@ -101,17 +101,17 @@ def follow(
     )
     observer.look(original, 0)
     observed = replace(run, on_step=observer.on_step, history=[], choices={})
-    request = ForgetRequest.of(splits).grant(chosen.needs, name=chosen.name)
+    request = ForgetRequest.of(splits).grant(iterative.needs, name=method)
     failed = None
     with observed.seeded(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         try:
-            observer.finish(chosen(copy_model(unwrap(original)), request, observed))
+            observer.finish(iterative(copy_model(unwrap(original)), request, observed))
         except DivergenceError as error:
             failed = str(error)
     return Trajectory(
         method=method,
-        options=chosen.options(),
+        options=iterative.options(),
         dataset=splits.name,
         forgotten=splits.forgotten,
         seed=run.seed,
@@ -163,8 +163,8 @@ class _Observer:
         self.copy.load_state_dict(unwrap(model).state_dict())
         tapped = self.tapper.tap(self.copy, "unlearned")
         terms = {
-            str(metric): {name: value for name, value in asdict(found).items() if name not in _ABSENT}
-            for metric, found in discrepancies(tapped, self.retrained, "features", seed=self.seed).items()
+            str(metric): {name: value for name, value in asdict(discrepancy).items() if name not in _ABSENT}
+            for metric, discrepancy in discrepancies(tapped, self.retrained, "features", seed=self.seed).items()
         }
         self.looks.append(
             Look(step=step, acc_r=_accuracy(tapped, "retain"), acc_f=_accuracy(tapped, "forget"), terms=terms)

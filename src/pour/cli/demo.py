@@ -14,8 +14,8 @@ __all__ = ["demo"]
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder for what the demo writes.")] = Path("runs/demo"),
-    forget: Annotated[str, typer.Option(help="The digit to forget.")] = "3",
+    out: Annotated[Path, typer.Option(help="Folder of the models and the report.")] = Path("runs/demo"),
+    forget: Annotated[str, typer.Option(help="Digit to forget.")] = "3",
     seed: Seed = 0,
     show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     quiet: Quiet = False,

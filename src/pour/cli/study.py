@@ -35,7 +35,7 @@ def study(
     from pour.bench import get_experiment
     from pour.bench.study import run_study
 
-    done = run_study(
+    folder = run_study(
         get_experiment(experiment, tuning=tuning, weights=weights, arch=arch, recipe=recipe),
         out or Path("runs") / experiment,
         seed=seed,
@@ -45,4 +45,4 @@ def study(
         precision=precision,  # type: ignore[arg-type]
         progress=not quiet,
     )
-    typer.echo(done.figures[0].parent)
+    typer.echo(folder)

@@ -6,11 +6,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pour.report.figures.study import _LABEL_WIDTH, MethodPath, SeparationPoint, _label_rows, draw_study
+from pour.report.figures.study import _LABEL_WIDTH, _label_rows, draw_study
 
-PATH = MethodPath(
-    steps=(0, 5), alpha=(0.1, 0.0), separation=(0.1, 0.0), forgotten=(0.0, 0.0), retained=(0.1, 0.1), total=(0.1, 0.1)
-)
+SERIES = {
+    "steps": (0, 5),
+    "alpha": (0.1, 0.0),
+    "separation": (0.1, 0.0),
+    "forgotten": (0.0, 0.0),
+    "retained": (0.1, 0.1),
+    "total": (0.1, 0.1),
+}
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=12))
@@ -27,12 +32,11 @@ def test_names_of_a_row_do_not_touch(places: list[float]) -> None:
 def test_names_stand_above_all_points() -> None:
     points = {
         method: [
-            SeparationPoint(name=f"class {number}", separation=1 + 0.01 * number, change=change)
-            for number, change in enumerate(np.linspace(*ends, 4))
+            (f"class {number}", 1 + 0.01 * number, float(change)) for number, change in enumerate(np.linspace(*ends, 4))
         ]
         for method, ends in {"pour-p": (-0.001, 0.02), "gradient-ascent": (-0.7, -0.1)}.items()
     }
-    figure = draw_study({"pour-p": PATH}, points, {"pour-p": 0.5})
+    figure = draw_study({"pour-p": SERIES}, points, {"pour-p": 0.5})
     figure.draw_without_rendering()
     axes = next(axes for axes in figure.findobj() if getattr(axes, "get_ylabel", str)() == "change of Acc_r, points")
     texts = [text.get_window_extent() for text in axes.texts]
