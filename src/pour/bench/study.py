@@ -115,8 +115,9 @@ def run_study(
 ) -> Path:
     """Measure POUR-D, gradient ascent and DELETE in the terms of the bound, and forget every class with each method.
 
-    The models are those of the store at ``out``; missing ones are trained. The options are the options of the tuned
-    rows, at a third or a ninth of their learning rates if a method diverges. Results of the same models and options are kept.
+    The models are read from the store at ``out``, and missing models are trained. The options are taken from the tuned
+    rows. If a method diverges, its learning rates are divided by 3, and then by 9. Results of the same models and
+    options are kept.
 
     Args:
         experiment: A built-in experiment by name, or your own. The study follows its first request.
