@@ -90,6 +90,11 @@ class ProjectorFitter:
         return torch.tensor([self._counts.get(label, 0) for label in self.classes])
 
     @property
+    def num_classes(self) -> int:
+        """Number of classes with at least one row so far."""
+        return len(self._means)
+
+    @property
     def means(self) -> Tensor:
         """Means of ``classes``, ``(k, d)`` in float64 on the CPU."""
         missing = [label for label in self.classes if label not in self._means]
@@ -103,7 +108,7 @@ class ProjectorFitter:
         means = self.means
         if not self.centered:
             return means
-        if len(self._means) < 2:
+        if self.num_classes < 2:
             raise UsageError(
                 "Centred means need features of at least two classes; update with retained classes too, "
                 "or use centered=False."

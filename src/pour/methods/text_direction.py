@@ -13,8 +13,7 @@ from pour.models.clip.concepts import concept_directions
 from pour.models.clip.texts import prompt_embeddings
 from pour.models.head import find_head
 from pour.models.history import forgotten_before
-from pour.models.projecting.forget import projector_along
-from pour.models.projecting.project import project
+from pour.models.projecting.project import project, projector_along
 from pour.models.projecting.projected_head import ForgottenLogit
 from pour.unlearning.contract import Method
 from pour.unlearning.forget_only import requested_classes

@@ -13,7 +13,8 @@ from pour.errors import UsageError
 from pour.models.clip.texts import prompt_embeddings
 from pour.models.clip.zero_shot import ZeroShotClassifier
 from pour.models.copy_and_swap import copy_model
-from pour.models.projecting.forget import find_place, project_with_entry, projector_along
+from pour.models.projecting.forget import find_place
+from pour.models.projecting.project import project_with_entry, projector_along
 from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:

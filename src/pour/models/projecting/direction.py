@@ -1,9 +1,17 @@
-"""The direction of POUR-P: what removes classes from the features, computed from the head alone."""
+"""The map of POUR-P: it removes classes from the features, and is computed from the head's parameters alone.
+
+With w_c and b_c the rows and biases of the head, v_u = w_u - mean(w) and beta_u = b_u - mean(b) of a forgotten class:
+
+    weights            P z = z - Q^T Q z                     Q an orthonormal basis of the rows w_u (the paper)
+    centered-weights   P z = z - Q^T Q z                     Q an orthonormal basis of the rows v_u
+    scores             E(z) = z - V^+ (V z + beta)           the nearest z at which the class scores the mean
+    decisions          E(z) = z - A^T (V z + beta)           A: the smallest shifts that change no retained decision
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -14,6 +22,7 @@ from pour.geometry._inputs import as_double
 from pour.geometry.eraser import Eraser
 from pour.geometry.projector import Projector
 from pour.models.clip.zero_shot import TextHead
+from pour.models.projecting.live_classes import LiveClasses, live_classes, nonzero_rows, precise
 from pour.models.projecting.projected_head import ProjectedHead, is_masked
 
 if TYPE_CHECKING:
@@ -36,12 +45,9 @@ __all__ = [
 RowDirection = Literal["weights", "centered-weights", "scores", "decisions"]
 """Directions that are computed from the head's parameters, without images."""
 HeadDirection = Literal["auto", "weights", "centered-weights", "scores", "decisions"]
-"""The same, and ``"auto"``: the choice of :func:`choose_direction`."""
+"""A direction from the head's parameters, or ``"auto"`` for the choice of :func:`choose_direction`."""
 MOST_STRETCH = 4.0
 """Largest :func:`stretch` at which ``decisions`` counts as well conditioned."""
-
-# A copy of a large head in float64 would take twice its memory.
-_ROWS_AT_ONCE = 1024
 
 
 def choose_direction(head: Head, classes: tuple[int, ...], *, earlier: Collection[int] = ()) -> RowDirection:
@@ -77,7 +83,7 @@ def stretch(head: Head, classes: tuple[int, ...], *, earlier: Collection[int] = 
     one class it is :math:`|a| |v|`, with v the centred row and a the shift. It is infinite if the head does not admit
     ``decisions``: more classes than features + 1, or dependent rows.
     """
-    live = _live_classes(head, classes, earlier)
+    live = live_classes(head, classes, earlier)
     try:
         shifts = _shifts(live)
     except _NoDecisionsError:
@@ -138,8 +144,8 @@ def head_removal(
         UsageError: A class has a zero row or the mean row, or the head does not admit the direction.
     """
     if direction == "weights":
-        return Projector.from_directions(_precise(_nonzero_rows(head, classes)))
-    live = _live_classes(head, classes, earlier)
+        return Projector.from_directions(precise(nonzero_rows(head, classes)))
+    live = live_classes(head, classes, earlier)
     if direction == "decisions":
         return Eraser(_shifts(live).to(live.rows), live.rows, -live.level)
     if direction == "centered-weights" or not bool((live.bias != live.bias[0]).any()):
@@ -167,87 +173,19 @@ def with_earlier(head: Head, classes: tuple[int, ...], earlier: Collection[int])
     if head.bias is not None:
         masked = is_masked(head.bias)
         others = [label for label in others if not bool(masked[label])]
-    found = set(classes)
+    together = set(classes)
     for label in others:
-        try:
-            _live_classes(head, (label,), earlier)
-        except UsageError:
-            continue
-        found.add(label)
-    return tuple(sorted(found))
+        with contextlib.suppress(UsageError):
+            live_classes(head, (label,), earlier)
+            together.add(label)
+    return tuple(sorted(together))
 
 
 class _NoDecisionsError(UsageError):
     """The head does not admit ``decisions``."""
 
 
-@dataclass(frozen=True)
-class _LiveClasses:
-    """Parameters of the classes whose scores make up the mean score, the requested classes among them."""
-
-    weight: Tensor
-    """Rows, (C', d)."""
-    bias: Tensor
-    """Biases, (C',)."""
-    requested: list[int]
-    """Positions of the requested classes among the live classes."""
-    rows: Tensor
-    """Centred rows of the requested classes, (k, d), in at least single precision."""
-    level: Tensor
-    """Centred biases of the requested classes, (k,)."""
-    noise: float
-    """Largest length of a centred row that rounding alone explains."""
-
-
-def _live_classes(head: Head, classes: tuple[int, ...], earlier: Collection[int]) -> _LiveClasses:
-    """Return the live classes. Raise UsageError if a requested class has a zero row or the mean row."""
-    requested = list(classes)
-    _nonzero_rows(head, classes)
-    weight = head.weight
-    bias = torch.zeros_like(weight[:, 0]) if head.bias is None else head.bias
-    # The bias of a masked class would dominate the mean of the scores.
-    live = ~is_masked(bias)
-    # A folded request left these classes a constant score, at which no later request aims.
-    live[[label for label in earlier if label < len(weight) and not bool(weight[label].any())]] = False
-    live[requested] = True
-
-    distances, longest = _distances_to_mean(weight, live)
-    # Each weight is rounded to its own dtype, and what it was computed with to at least single precision.
-    wide = torch.promote_types(weight.dtype, torch.float32)
-    noise = (2 * torch.finfo(weight.dtype).eps + weight.shape[1] * torch.finfo(wide).eps) * longest
-    at_mean = distances <= noise
-    gone = [label for label in requested if at_mean[label]]
-    if gone:
-        raise UsageError(
-            f"The head's row for class {gone[0]} is the mean of the rows up to rounding and gives no direction; if the "
-            "class was forgotten and folded before, leave it out of the request."
-        )
-    live &= ~at_mean.to(live.device)
-    if not bool(live.all()):
-        weight, bias = weight[live], bias[live]
-    weight, bias = _precise(weight), _precise(bias)
-    positions: list[int] = (live.cumsum(dim=0)[requested] - 1).tolist()
-    return _LiveClasses(
-        weight=weight,
-        bias=bias,
-        requested=positions,
-        rows=weight[positions] - weight.mean(dim=0),
-        level=bias[positions] - bias.mean(),
-        noise=noise,
-    )
-
-
-def _distances_to_mean(weight: Tensor, live: Tensor) -> tuple[Tensor, float]:
-    """Return the distance of every row from the mean of the live rows, and the length of the longest live row."""
-    starts = range(0, len(weight), _ROWS_AT_ONCE)
-    parts = [slice(start, start + _ROWS_AT_ONCE) for start in starts]
-    mean = torch.stack([as_double(weight[part][live[part]]).sum(dim=0) for part in parts]).sum(dim=0) / int(live.sum())
-    distances = torch.cat([torch.linalg.vector_norm(as_double(weight[part]) - mean, dim=1) for part in parts])
-    lengths = torch.cat([torch.linalg.vector_norm(as_double(weight[part][live[part]]), dim=1) for part in parts])
-    return distances, float(lengths.max())
-
-
-def _shifts(live: _LiveClasses) -> Tensor:
+def _shifts(live: LiveClasses) -> Tensor:
     """Return, per requested class, the smallest feature (k, d) that raises its score and lowers all others alike."""
     classes, width = live.weight.shape
     retained = [label for label in range(classes) if label not in live.requested]
@@ -258,30 +196,14 @@ def _shifts(live: _LiveClasses) -> Tensor:
     if not retained:
         raise dependent
     centered = as_double(live.weight) - as_double(live.weight).mean(dim=0)
-    wanted = torch.zeros(classes, len(live.requested), dtype=torch.float64, device=centered.device)
-    wanted[live.requested, range(len(live.requested))] = 1
-    wanted[retained] = -1 / len(retained)
+    changes = torch.zeros(classes, len(live.requested), dtype=torch.float64, device=centered.device)
+    changes[live.requested, range(len(live.requested))] = 1
+    changes[retained] = -1 / len(retained)
     # The centred rows sum to zero, so one of them adds nothing to the others.
-    kept = [label for label in range(classes) if label != retained[-1]]
-    basis, factor = torch.linalg.qr(centered[kept].T)
+    independent = [label for label in range(classes) if label != retained[-1]]
+    basis, factor = torch.linalg.qr(centered[independent].T)
     if bool((factor.diagonal().abs() <= live.noise).any()):
         raise dependent
-    coordinates = torch.linalg.solve_triangular(factor.T, wanted[kept], upper=False)
+    coordinates = torch.linalg.solve_triangular(factor.T, changes[independent], upper=False)
     shifts: Tensor = (basis @ coordinates).T
     return shifts
-
-
-def _nonzero_rows(head: Head, classes: tuple[int, ...]) -> Tensor:
-    rows = head.weight[list(classes)]
-    empty = [index for index, row in zip(classes, rows, strict=True) if not bool(row.any())]
-    if empty:
-        raise UsageError(
-            f"The head's row for class {empty[0]} is zero and gives no direction; if the class was forgotten and "
-            "folded before, leave it out of the request."
-        )
-    return rows
-
-
-def _precise(values: Tensor) -> Tensor:
-    """Return the values in at least single precision."""
-    return values.detach().to(torch.promote_types(values.dtype, torch.float32))

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from pour.errors import UsageError
 from pour.geometry.eraser import Eraser
+from pour.geometry.projector import Projector
+from pour.models.card import names_of_scores
 from pour.models.clip.dual_encoder import ImageProjection
 from pour.models.copy_and_swap import swap_module
 from pour.models.head import Head, find_head
+from pour.models.history import HistoryEntry, add_entry
 from pour.models.projecting.projected_embedding import ProjectedEmbedding
 from pour.models.projecting.projected_head import ForgottenLogit, ProjectedHead
+from pour.models.state import digest, tensor_digest
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from collections.abc import Mapping
 
-    from pour.geometry.projector import Projector
+    from torch import nn
 
-__all__ = ["Projected", "as_precise", "check_logit", "earlier_logit", "project", "projected_layers"]
+__all__ = [
+    "Projected",
+    "check_logit",
+    "earlier_logit",
+    "project",
+    "project_with_entry",
+    "projected_layers",
+    "projector_along",
+]
 
 Projected = ProjectedHead | ProjectedEmbedding
 """A layer with a projector or an eraser."""
@@ -80,12 +94,6 @@ def project(
     return swap_module(model, old, new.train(old.training))
 
 
-def as_precise(values: Tensor, place: Head | ImageProjection) -> Tensor:
-    """Return ``values`` detached, on the device of ``place`` and in at least single precision."""
-    parameter = next(place.layer.parameters())
-    return values.detach().to(parameter.device, torch.promote_types(parameter.dtype, torch.float32))
-
-
 def check_logit(module: nn.Module, forgotten_logit: ForgottenLogit) -> None:
     """Raise UsageError if an earlier request treats the scores of its classes in another way than now requested."""
     earlier = earlier_logit(module)
@@ -99,3 +107,81 @@ def check_logit(module: nn.Module, forgotten_logit: ForgottenLogit) -> None:
 def earlier_logit(module: nn.Module) -> ForgottenLogit | None:
     """Return how a head treats the scores of the classes it forgot; None for a head that forgot none."""
     return module.forgotten_logit if isinstance(module, ProjectedHead) and module.forgotten else None
+
+
+def projector_along(directions: Tensor, place: Head | ImageProjection) -> Projector:
+    """Return the projector that removes ``directions``. Raise UsageError if their shape does not fit ``place``.
+
+    Args:
+        directions: (k, d) or (d,), of any scale.
+        place: Head or image embedding with features of width d.
+    """
+    parameter = next(place.layer.parameters())
+    if not isinstance(directions, Tensor) or directions.ndim not in (1, 2):
+        raise UsageError("directions= must be a tensor of shape (k, d) or (d,).")
+    if directions.shape[-1] != place.num_features:
+        expected = (
+            f"the head {place.name!r} takes {place.num_features} features; give directions of that width."
+            if isinstance(place, Head)
+            else f"the image embedding has {place.num_features}; embed the texts with the same model."
+        )
+        raise UsageError(f"The directions have width {directions.shape[-1]}, but {expected}")
+    return Projector.from_directions(
+        directions.detach().to(parameter.device, torch.promote_types(parameter.dtype, torch.float32))
+    )
+
+
+def project_with_entry(
+    model: nn.Module,
+    removal: Projector | Eraser,
+    place: Head | ImageProjection,
+    settings: Mapping[str, Any],
+    *,
+    start: float,
+    classes: tuple[int, ...] = (),
+    forgotten_logit: ForgottenLogit = "mask",
+) -> nn.Module:
+    """Put ``removal`` in front of ``place``, in place, and add an entry to the model's history.
+
+    Args:
+        model: Network, changed in place.
+        removal: Projector or eraser.
+        place: Head or image embedding of the model.
+        settings: Options for the entry.
+        start: Time at which the request began, from ``time.perf_counter``.
+        classes: Indices of the forgotten classes.
+        forgotten_logit: Score of the forgotten classes.
+    """
+    names = names_of_scores(model, place.num_classes) if isinstance(place, Head) else None
+    # Only the projector is new, so each tensor is read once for both digests.
+    contents = {name: tensor_digest(tensor) for name, tensor in model.state_dict().items()}
+    digest_before = digest(model.state_dict(), computed=contents)
+    result = project(model, removal, place=place, classes=classes, forgotten_logit=forgotten_logit)
+    projected: Any = result.get_submodule(place.name)
+    add_entry(
+        result,
+        HistoryEntry(
+            method="pour-p",
+            classes=classes,
+            class_names=tuple(names[index] for index in classes) if names else (),
+            options={
+                **settings,
+                "head" if isinstance(place, Head) else "layer": place.name,
+                "rank": projected.projector.rank,
+            },
+            digest_before=digest_before,
+            digest_after=_digest_after(result, place, contents),
+            seconds=time.perf_counter() - start,
+        ),
+    )
+    return result
+
+
+def _digest_after(model: nn.Module, place: Head | ImageProjection, contents: Mapping[str, str]) -> str:
+    """Return the digest of the projected model. Only tensors that the original did not have are read."""
+    prefix = f"{place.name}." if place.name else ""
+    inner = "head" if isinstance(place, Head) else "layer"
+    moved = {f"{prefix}{inner}.{name.removeprefix(prefix)}": value for name, value in contents.items()}
+    # The projector of a later request has the same name as the projector of the earlier one.
+    unchanged = {k: v for k, v in {**moved, **contents}.items() if not k.startswith(f"{prefix}projector.")}
+    return digest(model.state_dict(), computed=unchanged)

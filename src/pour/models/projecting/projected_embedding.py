@@ -1,4 +1,4 @@
-"""A projector behind the layer that gives an image embedding."""
+"""A projector behind the layer that computes an image embedding."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["ProjectedEmbedding"]
 
 
 class ProjectedEmbedding(nn.Module):
-    """``P f(x)``: the layer, then the projector, so that the embedding has nothing along the forgotten directions.
+    """``P f(x)``: the layer, then the projector, so that the embedding has no component along forgotten directions.
 
-    It takes the place of a dual encoder's visual projection (or of the whole image tower where the projection is a
-    bare matrix), before the embedding is normalised. Whatever else is asked of it, the layer answers.
+    It replaces the visual projection of a dual encoder, before the embedding is normalised, or the whole image tower if
+    the projection is a bare matrix. It has all attributes of the layer.
 
     Args:
-        layer: Gives the embedding (N, d), or a tuple that starts with it.
-        projector: Works on d features.
+        layer: Layer whose output is the embedding (N, d), or a tuple that starts with it.
+        projector: Projector for d features.
 
     Example:
         >>> import torch
@@ -37,14 +37,14 @@ class ProjectedEmbedding(nn.Module):
         self.projector: Projector | Eraser = projector
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the layer gives, its embedding projected."""
+        """Return the output of the layer with its embedding projected."""
         output = self.layer(*args, **kwargs)
         if isinstance(output, Tensor):
             return self.projector(output)
         return (self.projector(output[0]), *output[1:])
 
     def __getattr__(self, name: str) -> Any:
-        """The layer's own attributes, such as the image size of an open_clip tower."""
+        """Return an attribute of the layer, such as the image size of an open_clip tower."""
         try:
             return super().__getattr__(name)
         except AttributeError:

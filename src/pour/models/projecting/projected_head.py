@@ -1,4 +1,4 @@
-"""A head with a projector in front of it."""
+"""A head with a projector in front of it, and the scores of its forgotten classes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["ForgottenLogit", "ProjectedHead", "is_head_layer", "is_masked", "masked_score", "projector_of_state"]
 
 ForgottenLogit = Literal["mask", "keep", "zero"]
-"""What becomes of a forgotten class's own score: never predicted, left as ``W P z + b``, or 0."""
+"""Score of a forgotten class: so low that it is never predicted, ``W P z + b``, or 0."""
 
 
 def is_head_layer(module: nn.Module) -> bool:
-    """Whether ``module`` is a linear map of features: ``nn.Linear``, or an ungrouped 1x1 ``nn.Conv2d``."""
+    """Return whether ``module`` is a linear map of features: ``nn.Linear``, or an ungrouped 1x1 ``nn.Conv2d``."""
     if isinstance(module, nn.Linear):
         return True
     return (
@@ -35,10 +35,9 @@ def is_head_layer(module: nn.Module) -> bool:
 
 
 def masked_score(dtype: torch.dtype) -> float:
-    """The score of a masked class: half of the dtype's lowest number, but not below -1e15.
+    """Return the score of a masked class: half of the dtype's lowest number, but not below -1e15.
 
-    Softmax turns it into an exact 0, and it stays finite where scores are squared or summed over a data set,
-    which the lowest number of a 32-bit float would not.
+    Softmax turns it into an exact 0. Squares of it, and sums over a data set, are still finite.
 
     Example:
         >>> masked_score(torch.float32), masked_score(torch.float16)
@@ -48,7 +47,7 @@ def masked_score(dtype: torch.dtype) -> float:
 
 
 def is_masked(bias: Tensor) -> Tensor:
-    """Which classes a folded mask stands for, by their biases (C,); training may have moved it a little.
+    """Return which classes are masked in a folded head, by their biases (C,), which training may have moved a little.
 
     Example:
         >>> is_masked(torch.tensor([0.5, masked_score(torch.float32), -3.0]))
@@ -58,10 +57,10 @@ def is_masked(bias: Tensor) -> Tensor:
 
 
 def projector_of_state(state: Mapping[str, Tensor], head: str) -> Projector | Eraser:
-    """The projector or eraser that a state dict holds for the head called ``head``.
+    """Return the projector or eraser that a state dict contains for the head called ``head``.
 
     Raises:
-        KeyError: there is none.
+        KeyError: The state dict contains none.
     """
     prefix = f"{head}.projector." if head else "projector."
     if f"{prefix}readings" in state:
@@ -76,10 +75,9 @@ class ProjectedHead(nn.Module):
 
     Args:
         head: ``nn.Linear``, or ``nn.Conv2d`` with 1x1 kernels.
-        projector: Removes the forgotten directions from features of the head's width: a projector, or an eraser where
-            something else than an orthogonal projection does it.
-        forgotten: Indices of the forgotten classes; may be empty for a concept that is no class.
-        forgotten_logit: What becomes of their scores.
+        projector: Projector, or another affine map (eraser), on features of the head's width.
+        forgotten: Indices of the forgotten classes; empty for a concept that is no class.
+        forgotten_logit: Scores of these classes.
 
     Example:
         >>> from pour.geometry.projector import Projector
@@ -128,24 +126,23 @@ class ProjectedHead(nn.Module):
     @property
     def weight(self) -> Tensor:
         """``W P``, for a model that computes its scores from the weight instead of calling its head."""
-        own = self.head.weight
-        folded = self.projector.fold(own.flatten(1).to(self._precise)).to(own.dtype)
+        weight = self.head.weight
+        folded = self.projector.fold(weight.flatten(1).to(self._precise)).to(weight.dtype)
         if self._replaced:
             folded = folded.masked_fill(self.forgotten_mask.view(-1, 1), 0)
-        return folded.view_as(own)
+        return folded.view_as(weight)
 
     @property
     def bias(self) -> Tensor | None:
-        """The bias that goes with it; None where there is nothing to add."""
-        bias = self.head.bias
+        """Bias that belongs to :attr:`weight`, or None if nothing is added."""
+        weight, bias = self.head.weight, self.head.bias
         if isinstance(self.projector, Eraser):
-            offset = self.projector.offset(self.head.weight.flatten(1).to(self._precise)).to(self.head.weight.dtype)
+            offset = self.projector.offset(weight.flatten(1).to(self._precise)).to(weight.dtype)
             bias = offset if bias is None else bias + offset
         if not self._replaced:
             return bias
-        given = self.head.weight.new_zeros(self.out_features) if bias is None else bias
-        value = 0.0 if self.forgotten_logit == "zero" else masked_score(given.dtype)
-        return given.masked_fill(self.forgotten_mask.view(-1), value)
+        bias = weight.new_zeros(self.out_features) if bias is None else bias
+        return bias.masked_fill(self.forgotten_mask.view(-1), self._forgotten_score(bias.dtype))
 
     @property
     def _precise(self) -> torch.dtype:
@@ -155,6 +152,9 @@ class ProjectedHead(nn.Module):
     def _replaced(self) -> bool:
         """Whether forgotten classes have another score than ``W P z + b``."""
         return self.forgotten_logit != "keep" and bool(self.forgotten)
+
+    def _forgotten_score(self, dtype: torch.dtype) -> float:
+        return 0.0 if self.forgotten_logit == "zero" else masked_score(dtype)
 
     @property
     def in_features(self) -> int:
@@ -167,13 +167,12 @@ class ProjectedHead(nn.Module):
         return int(self.head.weight.shape[0])
 
     def forward(self, features: Tensor) -> Tensor:
-        """Scores of ``features`` without the forgotten directions."""
+        """Compute the scores ``W P z + b`` of ``features`` z."""
         scores: Tensor = self.head(self.projector(features, dim=self.dim))
         if not self._replaced:
             return scores
-        value = 0.0 if self.forgotten_logit == "zero" else masked_score(scores.dtype)
-        return scores.masked_fill(self.forgotten_mask, value)
+        return scores.masked_fill(self.forgotten_mask, self._forgotten_score(scores.dtype))
 
     def extra_repr(self) -> str:
-        """Show the request in ``print(model)``."""
+        """Return the request for ``print(model)``."""
         return f"forgotten={list(self.forgotten)}, forgotten_logit={self.forgotten_logit!r}"
