@@ -18,7 +18,7 @@ from pour._torchvision import torchvision_works
 from pour.bench import Row, get_experiment, tune_experiment
 from pour.bench.selection import Rule, Trial, TuningResult, choose, relative_change
 from pour.bench.settings import tuned_options
-from pour.bench.tuning import grid, tune
+from pour.bench.tuning import MethodTuning, grid
 from pour.data import load_segmentation
 from pour.errors import DivergenceError, UsageError
 from pour.models.copy_and_swap import copy_model
@@ -52,7 +52,11 @@ def tuned(
     **options: Any,
 ) -> TuningResult:
     run = Run(seed=seed, device="cpu", progress=False)
-    return tune(model, dataset, [3], method, rule=rule, run=run, out=out, **(FAST | options))
+    return tune(model, dataset, (3,), method, run=run, rule=rule, out=out, options=FAST | options)
+
+
+def tune(model: nn.Module, dataset: Any, classes: tuple[int, ...], method: str, **more: Any) -> TuningResult:
+    return MethodTuning(model=model, dataset=dataset, classes=classes, method=method, **more).result()
 
 
 @pytest.mark.parametrize("name", ITERATIVE)
@@ -191,11 +195,11 @@ def test_another_default_is_another_trial(
 ) -> None:
     seen: list[dict[str, Any]] = []
 
-    def tried(_: Any, options: dict[str, Any]) -> Trial:
+    def tried(_: Any, __: Any, options: dict[str, Any]) -> Trial:
         seen.append(options)
         return Trial(options=options, weight_change=1.0, forget_accuracy=0.0)
 
-    monkeypatch.setattr(tuning._Search, "_run", tried)
+    monkeypatch.setattr(MethodTuning, "_run", tried)
     first = tuned(digits_original, digits, "delete", tmp_path)
     tuned(digits_original, digits, "delete", tmp_path)
     count, real = len(seen), tuning.make_method
@@ -211,14 +215,14 @@ def test_pour_a_is_tuned_around_the_rate_of_its_own_trials(
 ) -> None:
     offered: list[tuple[bool, bool]] = []
 
-    def tried(search: Any, options: dict[str, Any]) -> Trial:
-        granted = search.request.grant(search.method.needs + search.method.accepts, name="pour-a")
+    def tried(search: Any, method: Any, options: dict[str, Any]) -> Trial:
+        granted = search.request.grant(method.needs + method.accepts, name="pour-a")
         offered.append((granted.has("forget"), granted.has("retain")))
         return Trial(options=options, weight_change=1.0, forget_accuracy=0.0)
 
-    monkeypatch.setattr(tuning._Search, "_run", tried)
+    monkeypatch.setattr(MethodTuning, "_run", tried)
     options: dict[str, Any] = {"steps": 4, "batch_size": 32}
-    result = tune(digits_original, digits, [3], "pour-a", run=RUN, out=tmp_path, **options)
+    result = tune(digits_original, digits, (3,), "pour-a", run=RUN, out=tmp_path, options=options)
     assert {trial.options["lr"] for trial in result.trials} & set(RATES)
     assert all(forget and not retain for forget, retain in offered), "what it needs, no more"
 
@@ -272,10 +276,10 @@ def test_a_best_rate_at_the_edge_is_looked_beyond(
     best_rate: float,
     further: list[float],
 ) -> None:
-    def judged(_: Any, options: dict[str, Any]) -> Trial:
+    def judged(_: Any, __: Any, options: dict[str, Any]) -> Trial:
         return Trial(options=options, weight_change=0.1, aus=0.9 - 0.05 * abs(np.log10(options["lr"] / best_rate)))
 
-    monkeypatch.setattr(tuning._Search, "_run", judged)
+    monkeypatch.setattr(MethodTuning, "_run", judged)
     result = tuned(digits_original, digits, "delete", tmp_path, lr=1e-4)
     assert [trial.options["lr"] for trial in result.trials[8:]] == further
 
@@ -283,22 +287,22 @@ def test_a_best_rate_at_the_edge_is_looked_beyond(
 def test_where_little_is_left_to_gain_eight_settings_do(
     digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judged(_: Any, options: dict[str, Any]) -> Trial:
+    def judged(_: Any, __: Any, options: dict[str, Any]) -> Trial:
         return Trial(options=options, weight_change=0.1, aus=0.995 - options["lr"])
 
-    monkeypatch.setattr(tuning._Search, "_run", judged)
+    monkeypatch.setattr(MethodTuning, "_run", judged)
     assert len(tuned(digits_original, digits, "delete", tmp_path, lr=1e-4).trials) == 8
 
 
 def test_rates_that_make_no_difference_are_not_looked_beyond(
     digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judged(_: Any, options: dict[str, Any]) -> Trial:
+    def judged(_: Any, __: Any, options: dict[str, Any]) -> Trial:
         if options["lr"] > 5e-5:
             return Trial(options=options, failed="The loss became nan at step 3; use a smaller learning rate.")
         return Trial(options=options, weight_change=options["lr"], aus=0.5)
 
-    monkeypatch.setattr(tuning._Search, "_run", judged)
+    monkeypatch.setattr(MethodTuning, "_run", judged)
     result = tuned(digits_original, digits, "delete", tmp_path, lr=1e-4)
     assert len(result.trials) == 8
     assert result.options["lr"] == pytest.approx(1e-5)
@@ -340,9 +344,9 @@ def test_the_change_of_the_weights_is_relative(digits_original: nn.Module) -> No
 
 def test_bad_use_is_told(digits_original: nn.Module, digits: ImageDataset, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="pour-p takes no optimisation steps"):
-        tune(digits_original, digits, [3], "pour-p", run=RUN, out=tmp_path)
+        tune(digits_original, digits, (3,), "pour-p", run=RUN, out=tmp_path)
     with pytest.raises(UsageError, match="rule must be user or benchmark, but is 'best'"):
-        tune(digits_original, digits, [3], "finetune", rule="best", run=RUN, out=tmp_path)  # type: ignore[arg-type]
+        tune(digits_original, digits, (3,), "finetune", rule="best", run=RUN, out=tmp_path)
 
 
 def test_what_was_forgotten_before_is_not_among_what_is_kept(
@@ -366,22 +370,23 @@ def test_what_was_forgotten_before_is_not_among_what_is_kept(
 def test_every_iterative_method_is_tuned_on_what_no_table_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[tuple[nn.Module, Any, dict[str, Any]]] = []
+    calls: list[MethodTuning] = []
 
-    def spy(model: nn.Module, dataset: ImageDataset, classes: Any, method: str, **options: Any) -> None:
-        calls.append((model, classes, options))
-        result = TuningResult(method=method, rule="benchmark", seed=100, trials=(), best=None, note="")
-        write_text(options["out"] / f"{method}-benchmark" / "result.json", encode(result))
+    def spy(search: MethodTuning) -> None:
+        calls.append(search)
+        result = TuningResult(method=search.method, rule="benchmark", seed=100, trials=(), best=None, note="")
+        write_text(search.out / f"{search.method}-benchmark" / "result.json", encode(result))
 
-    monkeypatch.setattr(tuning, "tune", spy)
+    monkeypatch.setattr(MethodTuning, "result", spy)
     results = tune_experiment(small_grid(), tmp_path, device="cpu", progress=False)
     assert [result.method for result in results] == ["delete"]
-    model, classes, options = calls[0]
-    assert classes == (8,)
-    assert (options["run"].seed, options["rule"], options["batch_norm"]) == (100, "benchmark", "frozen")
-    assert options["recipe"].epochs == 2
+    (call,) = calls
+    assert call.classes == (8,)
+    assert (call.run.seed, call.rule, call.options["batch_norm"]) == (100, "benchmark", "frozen")
+    assert call.recipe is not None
+    assert call.recipe.epochs == 2
     kept = pour.load(tmp_path / "models" / "seed-100" / "original.safetensors")
-    assert all((a == b).all() for a, b in zip(model.parameters(), kept.parameters(), strict=True))
+    assert all((a == b).all() for a, b in zip(call.model.parameters(), kept.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("name", ["digits", "cifar10", "cifar100"])
@@ -417,10 +422,10 @@ def test_methods_side_by_side_choose_what_one_after_the_other_would(tmp_path: Pa
 
 
 def test_batch_norm_may_train_in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def judged(_: Any, options: dict[str, Any]) -> Trial:
+    def judged(_: Any, __: Any, options: dict[str, Any]) -> Trial:
         return Trial(options=options, weight_change=0.1, aus=0.995)
 
-    monkeypatch.setattr(tuning._Search, "_run", judged)
+    monkeypatch.setattr(MethodTuning, "_run", judged)
     rows = (Row(name="finetune-tuned", method="finetune", setting="tuned", family="paper"),)
     grid = small_grid(rows=rows)
     (result,) = tune_experiment(grid, tmp_path / "training", batch_norm="train", device="cpu", progress=False)
@@ -470,7 +475,7 @@ def test_a_method_is_tuned_on_scenes_by_their_iou(
     segmenter: nn.Module, scenes: SegmentationDataset, tmp_path: Path, rule: Rule
 ) -> None:
     options = {"batch_size": 4, "augment": False, "steps": 4, "lr": 3e-3}
-    result = tune(segmenter, scenes, [2], "pour-d", run=RUN, out=tmp_path, task=Segment(), rule=rule, **options)
+    result = tune(segmenter, scenes, (2,), "pour-d", run=RUN, out=tmp_path, task=Segment(), rule=rule, options=options)
     finished = [trial for trial in result.trials if trial.failed is None]
     assert len(finished) >= 8
     assert all(0 <= (trial.forget_accuracy or 0) <= 1 for trial in finished)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pour.bench.table import ResultTable, make_table
     from pour.bench.trajectory import Look, Trajectory, follow
     from pour.bench.transfer import export_store, import_store
-    from pour.bench.tuning import tune, tune_experiment
+    from pour.bench.tuning import MethodTuning, tune_experiment
 
 _HOMES = {
     "EXPERIMENTS": "pour.bench.experiments",
@@ -25,6 +25,7 @@ _HOMES = {
     "Experiment": "pour.bench.experiments",
     "Format": "pour.bench.rendering",
     "Look": "pour.bench.trajectory",
+    "MethodTuning": "pour.bench.tuning",
     "Outcome": "pour.bench.runner",
     "ResultTable": "pour.bench.table",
     "Row": "pour.bench.experiments",
@@ -47,7 +48,6 @@ _HOMES = {
     "run_study": "pour.bench.study",
     "separation_study": "pour.bench.study",
     "show_table": "pour.bench.rendering",
-    "tune": "pour.bench.tuning",
     "tune_experiment": "pour.bench.tuning",
 }
 
@@ -58,6 +58,7 @@ __all__ = [
     "Experiment",
     "Format",
     "Look",
+    "MethodTuning",
     "Outcome",
     "ResultTable",
     "Row",
@@ -80,7 +81,6 @@ __all__ = [
     "run_study",
     "separation_study",
     "show_table",
-    "tune",
     "tune_experiment",
 ]
 

@@ -207,7 +207,7 @@ def benchmark_rows(
     Args:
         dataset: decides the common learning rate and the tuned options.
         only: these methods instead of all.
-        tuning: a folder of :func:`pour.bench.tune`; by default the tuned options that ship with pour.
+        tuning: a folder of :func:`pour.bench.tune_experiment`; by default the tuned options that ship with pour.
         settings: which settings of an iterative method have a row.
         architecture: the network; options that were tuned on another one are not taken.
         anchored: add the rows POUR-A and DELETE with anchors, after the rows of the paper's methods.
@@ -389,7 +389,7 @@ def get_experiment(
 
     Args:
         name: digits, cifar10, cifar100 or pathmnist.
-        tuning: a folder of :func:`pour.bench.tune` whose options the tuned rows take; by default those that ship with
+        tuning: a folder of :func:`pour.bench.tune_experiment` whose options the tuned rows take; by default those that ship with
             pour. A method that was not tuned keeps its defaults, and its row says so.
         weights: for pathmnist, the backbone's weights: a file, or a name of :data:`pour.models.PRETRAINED`.
         arch: for cifar10 and cifar100, another network than the paper's ResNet-18. For pathmnist, the backbone; by

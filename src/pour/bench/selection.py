@@ -112,8 +112,19 @@ def choose(trials: Sequence[Trial], *, original_accuracy: float | None) -> Choic
         best = max(scores, key=lambda index: (scores[index], -change[index]))
         return Choice(best, "the largest AUS, retained images held out from tuning.")
     if forget:
-        return _least_change(forget, change)
-    return _most_change(retain, change, (original_accuracy or 0.0) - _KEPT)
+        accepted = [index for index in forget if forget[index] <= _FORGOTTEN]
+        best = min(accepted or forget, key=lambda index: (0.0 if accepted else forget[index], change[index]))
+        reason = f"the lowest accuracy on forget images, none being at most {_FORGOTTEN:.1%}"
+        if accepted:
+            reason = f"the smallest change of the weights with at most {_FORGOTTEN:.1%} accuracy on forget images"
+        return Choice(best, f"{reason}; retention was not seen.")
+    least = (original_accuracy or 0.0) - _KEPT
+    accepted = [index for index in retain if retain[index] >= least]
+    best = max(accepted or retain, key=lambda index: (0.0 if accepted else retain[index], change[index]))
+    reason = f"the least loss on held-out retained images, all losing more than {_KEPT:.0%}"
+    if accepted:
+        reason = f"the largest change of the weights with at most {_KEPT:.0%} lost on held-out retained images"
+    return Choice(best, f"{reason}; forgetting was not seen.")
 
 
 def beyond(trials: Sequence[Trial], rungs: Sequence[int], best: int | None) -> tuple[int, ...]:
@@ -145,27 +156,6 @@ def beyond(trials: Sequence[Trial], rungs: Sequence[int], best: int | None) -> t
             neighbours = [trial.aus for trial, rung in zip(trials, rungs, strict=True) if rung == edge + inward]
             return () if any(other is not None and other >= score for other in neighbours) else further
     return ()
-
-
-def _least_change(forget: dict[int, float], change: dict[int, float]) -> Choice:
-    unseen = "retention was not seen."
-    accepted = [index for index in forget if forget[index] <= _FORGOTTEN]
-    if not accepted:
-        best = min(forget, key=lambda index: (forget[index], change[index]))
-        reason = f"the lowest accuracy on forget images, none being at most {_FORGOTTEN:.1%}"
-        return Choice(best, f"{reason}; {unseen}")
-    reason = f"the smallest change of the weights with at most {_FORGOTTEN:.1%} accuracy on forget images"
-    return Choice(min(accepted, key=change.__getitem__), f"{reason}; {unseen}")
-
-
-def _most_change(retain: dict[int, float], change: dict[int, float], least: float) -> Choice:
-    unseen = "forgetting was not seen."
-    accepted = [index for index in retain if retain[index] >= least]
-    if not accepted:
-        best = max(retain, key=lambda index: (retain[index], change[index]))
-        return Choice(best, f"the least loss on held-out retained images, all losing more than {_KEPT:.0%}; {unseen}")
-    reason = f"the largest change of the weights with at most {_KEPT:.0%} lost on held-out retained images"
-    return Choice(max(accepted, key=change.__getitem__), f"{reason}; {unseen}")
 
 
 def relative_change(before: nn.Module, after: nn.Module) -> float:

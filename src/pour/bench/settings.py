@@ -143,7 +143,7 @@ def tuned_options(method: str, dataset: str, folder: Path | None = None, *, arch
     Args:
         method: An iterative method.
         dataset: Name of the dataset of the tuning.
-        folder: Folder of :func:`pour.bench.tune`; by default the options that ship with pour.
+        folder: Folder of :func:`pour.bench.tune_experiment`; by default the options that ship with pour.
         architecture: Network of the experiment. Shipped options for another network are ignored.
 
     Raises:

@@ -11,7 +11,7 @@ import json
 import math
 import time
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -46,7 +46,7 @@ from pour.unlearning.request import ForgetRequest
 from pour.unlearning.unlearn import carry_out, make_method
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import nn
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pour.training.run import Precision
     from pour.training.tasks.task import Dataset, Task
 
-__all__ = ["TUNED_CLASSES", "TUNING_SEED", "grid", "starting_rates", "tune", "tune_experiment"]
+__all__ = ["TUNED_CLASSES", "TUNING_SEED", "MethodTuning", "grid", "starting_rates", "tune_experiment"]
 
 RUNGS = (-2, -1, 0, 1)
 """Learning rates of the first eight settings, as rungs of a ladder: 0.1, 0.3, 1 and 3 times the method's own."""
@@ -69,24 +69,9 @@ TUNED_CLASSES: dict[str, tuple[int, ...]] = {"digits": (8,), "cifar10": (4,), "c
 """Classes that the tuning of an experiment forgets. No table reports them."""
 
 
-# Tuning one method
-
-
-def tune(
-    model: nn.Module,
-    dataset: Dataset,
-    classes: Sequence[int],
-    method: str,
-    *,
-    run: Run,
-    out: str | Path,
-    task: Task[Any, Any] | None = None,
-    arch: str | None = None,
-    rule: Rule = "user",
-    recipe: Recipe | None = None,
-    **options: Any,
-) -> TuningResult:
-    """Try eight settings of a method and choose one.
+@dataclass(kw_only=True)
+class MethodTuning:
+    """Tuning of one method: it tries eight settings or more and chooses one.
 
     With the rule ``user``, only data that the method may read decide:
 
@@ -102,73 +87,171 @@ def tune(
     If the best learning rate is the lowest or the highest of the tried ones and its AUS is below 0.99, two more rates
     beyond it are tried, at most twice. They are not tried if the next rate inward is as good. If every setting
     diverges, two lower rates are tried.
-
-    Each trial is written to a file in ``out`` as soon as it is finished. The same call reads these files and resumes.
-
-    Args:
-        model: Original model.
-        dataset: Data that the original was trained on.
-        classes: Indices of the classes to forget.
-        method: Name of an iterative method.
-        run: Seed of the hold-out and of every trial, device, precision and progress bar.
-        out: Folder of the trials.
-        task: Kind of samples and labels; by default images with one class each.
-        arch: Name of the network; by default the recorded one.
-        rule: Data that decide.
-        recipe: Recipe that the original was trained with, for methods that train a model.
-        options: Options of every trial, instead of the method's defaults.
     """
-    start = _checked(method, rule, options)
-    original = unwrap(model)
-    card = architecture(original)
-    search = _Search(
-        original=original,
-        dataset=dataset,
-        classes=tuple(classes),
-        method=start,
-        options=options,
-        rule=rule,
-        task=task or Classify(),
-        arch=arch or (card.name if card else ""),
-        recipe=recipe,
-        run=Run(seed=run.seed, device=run.device, precision=run.precision, progress=False, compile=run.compile),
-        folder=Path(out) / f"{method}-{rule}",
-    )
-    rates = starting_rates(start, original, search.request, search.run)
-    trials: list[Trial] = []
-    rung_of_trial: list[int] = []
-    rungs: tuple[int, ...] = RUNGS
-    while rungs:
-        settings = grid(start, rates, rungs)
-        with ProgressBar(len(settings), f"tuning {method}", enabled=run.progress) as bar:
-            for count, setting in enumerate(settings, start=1):
-                trials.append(search.trial(setting))
-                bar.update(count)
-        rung_of_trial += rungs * (len(settings) // len(rungs))
-        choice = choose(trials, original_accuracy=search.original_score)
-        rungs = beyond(trials, rung_of_trial, choice.best) if len(trials) < MOST_TRIALS else ()
-    result = TuningResult(
-        method=method,
-        rule=rule,
-        seed=run.seed,
-        dataset=dataset.name,
-        architecture=card.name if card else None,
-        forgotten=search.classes,
-        trials=tuple(trials),
-        best=choice.best,
-        note=choice.note,
-    )
-    write_text(search.folder / "result.json", encode(result, indent=2) + "\n")
-    return result
 
+    model: nn.Module
+    """Original model."""
+    dataset: Dataset
+    """Data that the original was trained on."""
+    classes: tuple[int, ...]
+    """Indices of the classes to forget."""
+    method: str
+    """Name of an iterative method."""
+    out: Path
+    """Folder of the trials of all methods."""
+    run: Run
+    """Seed of the hold-out and of every trial, device, precision and progress bar."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of every trial, instead of the method's defaults."""
+    rule: Rule = "user"
+    """Data that decide."""
+    task: Task[Any, Any] = field(default_factory=Classify)
+    """Kind of samples and labels."""
+    arch: str = ""
+    """Name of the network, for methods that build a fresh one."""
+    recipe: Recipe | None = None
+    """Recipe that the original was trained with, for methods that train a model."""
 
-def _checked(name: str, rule: str, options: dict[str, Any]) -> IterativeMethod:
-    """Return the method with these options. Raise UsageError if it is not iterative or the rule is unknown."""
-    if rule not in get_args(Rule):
-        raise UsageError(f"The rule must be user or benchmark, but is {rule!r}.")
-    if not issubclass(get_method(name), IterativeMethod):
-        raise UsageError(f"{name} takes no optimisation steps that could be tuned; tune an iterative method.")
-    return make_method(name, **options)  # type: ignore[return-value]
+    def __post_init__(self) -> None:
+        if self.rule not in get_args(Rule):
+            raise UsageError(f"The rule must be user or benchmark, but is {self.rule!r}.")
+        if not issubclass(get_method(self.method), IterativeMethod):
+            raise UsageError(
+                f"{self.method} takes no optimisation steps that could be tuned; tune an iterative method."
+            )
+        self.model = unwrap(self.model)
+
+    def result(self) -> TuningResult:
+        """Run the trials, choose a setting and return the result.
+
+        Each trial is written to a file as soon as it is finished. The same call reads these files and resumes.
+        """
+        method = self._method({})
+        rates = starting_rates(method, self.model, self.request, self.run)
+        trials: list[Trial] = []
+        rung_of_trial: list[int] = []
+        rungs: tuple[int, ...] = RUNGS
+        while rungs:
+            settings = grid(method, rates, rungs)
+            with ProgressBar(len(settings), f"tuning {self.method}", enabled=self.run.progress) as bar:
+                for count, setting in enumerate(settings, start=1):
+                    trials.append(self.trial(setting))
+                    bar.update(count)
+            rung_of_trial += rungs * (len(settings) // len(rungs))
+            choice = choose(trials, original_accuracy=self.original_score)
+            rungs = beyond(trials, rung_of_trial, choice.best) if len(trials) < MOST_TRIALS else ()
+        card = architecture(self.model)
+        result = TuningResult(
+            method=self.method,
+            rule=self.rule,
+            seed=self.run.seed,
+            dataset=self.dataset.name,
+            architecture=card.name if card else None,
+            forgotten=self.classes,
+            trials=tuple(trials),
+            best=choice.best,
+            note=choice.note,
+        )
+        write_text(result_file(self.out, self.method, self.rule), encode(result, indent=2) + "\n")
+        return result
+
+    def trial(self, setting: dict[str, Any]) -> Trial:
+        """Return the stored trial of a setting, or run and store it."""
+        method = self._method(setting)
+        # The key contains the defaults too: a default that changes later makes the trial again.
+        key = json.dumps({**self.identity, "options": method.stored_options()}, sort_keys=True, default=str)
+        name = "-".join(f"{option}-{value:g}" for option, value in setting.items())
+        path = result_file(self.out, self.method, self.rule).with_name(f"{name}.json")
+        with contextlib.suppress(UsageError):
+            # A file that is missing or damaged raises UsageError.
+            stored = read(StoredTrial, path)
+            if stored.key == key:
+                return stored.trial
+        trial = self._run(method, {**self.options, **setting})
+        write_text(path, encode(StoredTrial(key, trial), indent=2) + "\n")
+        return trial
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything but the options that decides the result of a trial."""
+        return {
+            "model": digest(self.model.state_dict()),
+            "data": self.task.digest(self.dataset),
+            "classes": self.classes,
+            "rule": self.rule,
+            "seed": self.run.seed,
+            "precision": self.run.precision,
+        }
+
+    @cached_property
+    def original_score(self) -> float | None:
+        """Score of the original on retained classes."""
+        return self._score(self.model, "retain")
+
+    @cached_property
+    def _divided(self) -> tuple[Any, Any]:
+        """Training samples of the trials, and samples that are held out."""
+        samples = self.task.split(self.dataset, "train")
+        groups, names = samples.labels, self.dataset.classes
+        if not self.task.one_label:
+            is_forgotten = self.task.belongs(torch.as_tensor(samples.labels), self.classes)
+            groups, names = np.where(is_forgotten, 0, 1), (" or ".join(names[label] for label in self.classes),)
+        return hold_out(samples, groups, names, HELD_OUT, self.run.seed)
+
+    @cached_property
+    def request(self) -> ForgetRequest:
+        """Request of all trials. It offers the data that the method needs, but not the data that it only accepts."""
+        # The samples that the method compares with must not score its trials.
+        validation = self.run.seed + 1 if "validation" in get_method(self.method).needs else None
+        train, _ = self._divided
+        data = self.task.request_data(self.arch, self.dataset, self.classes, train=train, validation=validation)
+        if self.rule == "user":
+            data["forget"] = self.task.request_data(self.arch, self.dataset, self.classes)["forget"]
+        data |= dict.fromkeys(get_method(self.method).accepts)
+        return ForgetRequest(classes=list(self.classes), recipe=self.recipe, **data)
+
+    def _method(self, setting: Mapping[str, Any]) -> IterativeMethod:
+        """Return the method with the shared options and the options of a setting."""
+        return make_method(self.method, **{**self.options, **setting})  # type: ignore[return-value]
+
+    def _run(self, method: IterativeMethod, options: dict[str, Any]) -> Trial:
+        started = time.perf_counter()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                model = carry_out(self.model, self.request, method, replace(self.run, progress=False))
+            change = relative_change(self.model, model)
+            if not math.isfinite(change):
+                raise DivergenceError("The weights are not finite.")
+        except DivergenceError as error:
+            return Trial(options=options, failed=str(error), seconds=time.perf_counter() - started)
+        forget, retain, before = self._score(model, "forget"), self._score(model, "retain"), self.original_score
+        return Trial(
+            options=options,
+            weight_change=change,
+            forget_accuracy=forget,
+            retain_accuracy=retain,
+            aus=None if forget is None or retain is None or before is None else aus(before, retain, forget),
+            seconds=time.perf_counter() - started,
+        )
+
+    def _score(self, model: nn.Module, side: Side) -> float | None:
+        """Return the score of the task that counts only labels of one side, or None if the rule does not allow it."""
+        if self.rule == "user" and side not in get_method(self.method).needs:
+            return None
+        if self.rule == "user" and side == "forget":
+            samples = self.request.forget
+        else:
+            # A setting that relearns a class forgotten earlier must not gain by it.
+            samples = self._divided[1].without(forgotten_before(self.model))
+        counts = self.task.answers(model, samples, self.run).double().unsqueeze(0)
+        names = self.dataset.classes
+        forgotten = set(self.classes)
+        counted = forgotten if side == "forget" else set(range(len(names))) - forgotten
+        scores = self.task.scores(counts, self.classes, names).values()
+        score = next(score for score in scores if set(score.classes) == counted)
+        value = score.values.item()
+        return score.undefined if math.isnan(value) else value
 
 
 def grid(method: IterativeMethod, rates: dict[str, float], rungs: tuple[int, ...] = RUNGS) -> list[dict[str, Any]]:
@@ -221,121 +304,6 @@ def starting_rates(method: IterativeMethod, model: nn.Module, request: ForgetReq
     return rates
 
 
-@dataclass(kw_only=True)
-class _Search:
-    """The trials of one method: their data, their files and their scores."""
-
-    original: nn.Module
-    dataset: Dataset
-    classes: tuple[int, ...]
-    """Indices of the classes to forget."""
-    method: IterativeMethod
-    """Method with the options that all trials share."""
-    options: dict[str, Any]
-    """Those options."""
-    rule: Rule
-    task: Task[Any, Any]
-    arch: str
-    recipe: Recipe | None
-    run: Run
-    folder: Path
-
-    def trial(self, setting: dict[str, Any]) -> Trial:
-        """Return the stored trial of a setting, or run and store it."""
-        options = {**self.options, **setting}
-        # The key contains the defaults too: a default that changes later makes the trial again.
-        resolved = make_method(self.method.name, **options).stored_options()
-        key = json.dumps({**self.identity, "options": resolved}, sort_keys=True, default=str)
-        path = self.folder / f"{'-'.join(f'{name}-{value:g}' for name, value in setting.items())}.json"
-        with contextlib.suppress(UsageError):
-            # A file that is missing or damaged raises UsageError.
-            stored = read(StoredTrial, path)
-            if stored.key == key:
-                return stored.trial
-        trial = self._run(options)
-        write_text(path, encode(StoredTrial(key, trial), indent=2) + "\n")
-        return trial
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """Everything but the options that decides the result of a trial."""
-        return {
-            "model": digest(self.original.state_dict()),
-            "data": self.task.digest(self.dataset),
-            "classes": self.classes,
-            "rule": self.rule,
-            "seed": self.run.seed,
-            "precision": self.run.precision,
-        }
-
-    @cached_property
-    def original_score(self) -> float | None:
-        """Score of the original on retained classes."""
-        return self._score(self.original, "retain")
-
-    @cached_property
-    def _divided(self) -> tuple[Any, Any]:
-        """Training samples of the trials, and samples that are held out."""
-        samples = self.task.split(self.dataset, "train")
-        groups, names = samples.labels, self.dataset.classes
-        if not self.task.one_label:
-            is_forgotten = self.task.belongs(torch.as_tensor(samples.labels), self.classes)
-            groups, names = np.where(is_forgotten, 0, 1), (" or ".join(names[label] for label in self.classes),)
-        return hold_out(samples, groups, names, HELD_OUT, self.run.seed)
-
-    @cached_property
-    def request(self) -> ForgetRequest:
-        """Request of all trials. It offers the data that the method needs, but not the data that it only accepts."""
-        # The samples that the method compares with must not score its trials.
-        validation = self.run.seed + 1 if "validation" in self.method.needs else None
-        train, _ = self._divided
-        data = self.task.request_data(self.arch, self.dataset, self.classes, train=train, validation=validation)
-        if self.rule == "user":
-            data["forget"] = self.task.request_data(self.arch, self.dataset, self.classes)["forget"]
-        data |= dict.fromkeys(self.method.accepts)
-        return ForgetRequest(classes=list(self.classes), recipe=self.recipe, **data)
-
-    def _run(self, options: dict[str, Any]) -> Trial:
-        started = time.perf_counter()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)
-                method = make_method(self.method.name, **options)
-                model = carry_out(self.original, self.request, method, self.run)
-            change = relative_change(self.original, model)
-            if not math.isfinite(change):
-                raise DivergenceError("The weights are not finite.")
-        except DivergenceError as error:
-            return Trial(options=options, failed=str(error), seconds=time.perf_counter() - started)
-        forget, retain, before = self._score(model, "forget"), self._score(model, "retain"), self.original_score
-        return Trial(
-            options=options,
-            weight_change=change,
-            forget_accuracy=forget,
-            retain_accuracy=retain,
-            aus=None if forget is None or retain is None or before is None else aus(before, retain, forget),
-            seconds=time.perf_counter() - started,
-        )
-
-    def _score(self, model: nn.Module, side: Side) -> float | None:
-        """Return the score of the task that counts only labels of one side, or None if the rule does not allow it."""
-        if self.rule == "user" and side not in self.method.needs:
-            return None
-        if self.rule == "user" and side == "forget":
-            samples = self.request.forget
-        else:
-            # A setting that relearns a class forgotten earlier must not gain by it.
-            samples = self._divided[1].without(forgotten_before(self.original))
-        counts = self.task.answers(model, samples, self.run).double().unsqueeze(0)
-        names = self.dataset.classes
-        forgotten = set(self.classes)
-        counted = forgotten if side == "forget" else set(range(len(names))) - forgotten
-        scores = self.task.scores(counts, self.classes, names).values()
-        score = next(score for score in scores if set(score.classes) == counted)
-        value = score.values.item()
-        return score.undefined if math.isnan(value) else value
-
-
 @record
 @dataclass(frozen=True)
 class StoredTrial:
@@ -346,7 +314,9 @@ class StoredTrial:
     trial: Trial
 
 
-# Tuning the methods of an experiment
+def result_file(folder: Path, method: str, rule: Rule) -> Path:
+    """Return the file of a method's result. Its trials are next to it."""
+    return folder / f"{method}-{rule}" / "result.json"
 
 
 def tune_experiment(
@@ -373,7 +343,7 @@ def tune_experiment(
         experiment: A built-in experiment by name, or your own.
         out: Folder for the original and the trials. The argument ``tuning`` of an experiment reads it.
         methods: Methods to tune; by default all.
-        rule: Data that decide, see :func:`tune`.
+        rule: Data that decide, see :class:`MethodTuning`.
         forget: Classes to forget while tuning; by default the classes in :data:`TUNED_CLASSES`.
         seed: Seed of the original, of the hold-out and of every trial.
         batch_norm: BatchNorm mode of every trial. The tuned rows of tables freeze it, because methods without retained
@@ -413,7 +383,7 @@ def tune_experiment(
     ):
         for count, method in enumerate(do(ordered), start=1):
             bar.update(count, note=method)
-    return [read(TuningResult, folder / f"{method}-{rule}" / "result.json") for method in names]
+    return [read(TuningResult, result_file(folder, method, rule)) for method in names]
 
 
 @dataclass
@@ -439,19 +409,19 @@ class _Tuner:
     def do(self, method: str) -> None:
         """Tune a method. The trials and the choice are written to its folder."""
         experiment = self.shared.experiment
-        tune(
-            self.original,
-            self.shared.dataset,
-            self.classes,
-            method,
-            run=self.run,
+        MethodTuning(
+            model=self.original,
+            dataset=self.shared.dataset,
+            classes=self.classes,
+            method=method,
             out=self.shared.out,
+            run=self.run,
+            options={"batch_norm": self.batch_norm, **starting_options(method, experiment.dataset)},
+            rule=self.rule,
             task=Classify(image_size=experiment.image_size),
             arch=experiment.architecture,
-            rule=self.rule,
             recipe=experiment.recipe,
-            **{"batch_norm": self.batch_norm, **starting_options(method, experiment.dataset)},
-        )
+        ).result()
 
 
 def _methods(grid: Experiment, methods: Iterable[str] | None) -> list[str]:
