@@ -389,8 +389,8 @@ def get_experiment(
 
     Args:
         name: digits, cifar10, cifar100 or pathmnist.
-        tuning: a folder of :func:`pour.bench.tune_experiment` whose options the tuned rows take; by default those that ship with
-            pour. A method that was not tuned keeps its defaults, and its row says so.
+        tuning: folder of :func:`pour.bench.tune_experiment` whose options the tuned rows take; by default the options
+            that ship with pour. A method that was not tuned keeps its defaults, and its row says so.
         weights: for pathmnist, the backbone's weights: a file, or a name of :data:`pour.models.PRETRAINED`.
         arch: for cifar10 and cifar100, another network than the paper's ResNet-18. For pathmnist, the backbone; by
             default that of the weights, or the ViT-S/14 for a file.
