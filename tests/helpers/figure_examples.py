@@ -139,8 +139,8 @@ def layer_maps(names: Sequence[str] = ("stem", "block")) -> tuple[LayerMap, ...]
 def examples(classes: Sequence[str] = NAMES) -> dict[str, Callable[..., Figure]]:
     """A way to draw each figure with these class names; the themes are the caller's choice."""
 
-    def losses() -> dict[str, tuple[figures.LossCurve, ...]]:
-        return {"training": figures.loss_data({classes[0]: [3.0, 2.0, 1.0], classes[1]: [1.0, 2.0]})}
+    def losses() -> tuple[figures.LossCurve, ...]:
+        return figures.loss_data({classes[0]: [3.0, 2.0, 1.0], classes[1]: [1.0, 2.0]})
 
     def angles() -> tuple[figures.AngleData, ...]:
         return figures.angle_data({classes[0]: torch.randn(4, 8, generator=torch.Generator().manual_seed(0))})

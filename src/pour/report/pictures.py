@@ -122,12 +122,9 @@ def _common_figures(subject: Subject) -> list[FigureSection]:
     losses = {
         name: [entry.losses for entry in history(model) if entry.losses] for name, model in subject.models.items()
     }
-    curves = {name: loss_data({name: runs[-1]}) for name, runs in losses.items() if runs}
-    figures: list[FigureSection] = []
-    if first.relearning:
-        figures.append(FigureSection.of("Relearning", lambda theme: draw_relearning(first.relearning, theme=theme)))
-    if first.layers:
-        figures.append(FigureSection.of("CKA between layers", lambda theme: draw_layers(first.layers, theme=theme)))
-    if curves:
-        figures.append(FigureSection.of("Losses while unlearning", lambda theme: draw_losses(curves, theme=theme)))
-    return figures
+    figures = (
+        ("Relearning", draw_relearning, first.relearning),
+        ("CKA between layers", draw_layers, first.layers),
+        ("Losses while unlearning", draw_losses, loss_data({name: runs[-1] for name, runs in losses.items() if runs})),
+    )
+    return [FigureSection.of(title, draw, data) for title, draw, data in figures if data]

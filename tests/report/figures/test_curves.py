@@ -49,7 +49,7 @@ def test_short_losses_are_kept_step_by_step() -> None:
     np.testing.assert_array_equal(curve.steps, [1, 2, 3])
     np.testing.assert_array_equal(curve.mean, [4, 2, 1])
     np.testing.assert_array_equal(curve.low, curve.high)
-    line = draw_losses({"training": [curve]}).axes[0].lines[0]
+    line = draw_losses([curve]).axes[0].lines[0]
     np.testing.assert_array_equal(line.get_ydata(), [4, 2, 1])
 
 
@@ -70,23 +70,23 @@ def test_a_diverged_run_stops_where_it_did() -> None:
     (curve,) = loss_data({"ascent": [1.0, 2.0, float("inf"), 5.0]})
     assert curve.diverged_at == 3
     np.testing.assert_array_equal(curve.mean, [1, 2])
-    figure = draw_losses({"unlearning": [curve]})
+    figure = draw_losses([curve])
     assert "ascent diverged at step 3" in figure.get_supxlabel()
 
 
 def test_a_run_that_never_was_finite_can_be_drawn() -> None:
-    assert draw_losses({"x": loss_data({"a": [float("nan")]})}).axes
+    assert draw_losses(loss_data({"a": [float("nan")]})).axes
 
 
 def test_closed_forms_take_no_steps() -> None:
     assert loss_data({"pour-p": []}) == ()
     with pytest.raises(UsageError, match="closed forms take no steps"):
-        draw_losses({"unlearning": loss_data({"pour-p": []})})
+        draw_losses(loss_data({"pour-p": []}))
 
 
 @pytest.mark.parametrize(("losses", "scale"), [([100.0, 1.0], "log"), ([2.0, 1.0], "linear"), ([-50.0, 1.0], "linear")])
 def test_only_positive_losses_over_decades_are_drawn_on_a_log_scale(losses: list[float], scale: str) -> None:
-    assert draw_losses({"x": loss_data({"a": losses})}).axes[0].get_yscale() == scale
+    assert draw_losses(loss_data({"a": losses})).axes[0].get_yscale() == scale
 
 
 def test_points_are_one_less_the_forgotten_accuracy_against_the_retained() -> None:

@@ -111,7 +111,7 @@ def draw_angles(data: tuple[AngleData, ...], *, theme: Theme = "light") -> Figur
         drawn = next((axes for axes in panels.flat if axes.patches), None)
         if drawn is not None:
             figure.legend(*drawn.get_legend_handles_labels(), loc="outside upper center", ncols=4)
-        return finish(figure, f"Histograms of pairwise angles: {'; '.join(words) or 'none'}.")
+        return finish(style, figure, f"Histograms of pairwise angles: {'; '.join(words) or 'none'}.")
 
 
 def _draw_panel(

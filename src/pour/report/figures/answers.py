@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from pour.errors import UsageError
-from pour.report.figures.style import FULL_WIDTH, ROLE_TITLES, Theme, drawing, finish, listed, plain_text
+from pour.report.figures.style import FULL_WIDTH, ROLE_TITLES, ClassNames, Theme, drawing, finish, listed, plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ _HATCHES = {"retrained": "////", "retrained_second": "\\\\\\\\"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswersData:
+class AnswersData(ClassNames):
     """Share of each answer on test images of the forgotten classes."""
 
     shares: Mapping[str, NDArray[np.float64]]
@@ -35,9 +35,6 @@ class AnswersData:
     """Indices of the drawn classes in ascending order, (k,)."""
     others: Mapping[str, float]
     """Share of all other classes together, by role."""
-    classes: tuple[str, ...]
-    """Names of all classes."""
-    forgotten: tuple[int, ...]
     images: int
     """Number of images."""
 
@@ -103,10 +100,10 @@ def draw_answers(data: AnswersData, *, theme: Theme = "light") -> Figure:
         axes.grid(axis="y")
         # The line comes after the bars.
         style.legend(figure, sorted(axes.get_legend_handles_labels()[0], key=lambda key: isinstance(key, Line2D)))
-        forgotten = listed([data.classes[label] for label in data.forgotten])
-        style.note(figure, [plain_text(f"Answers on {data.images:,} test images of {forgotten}.", length=140)])
+        note = plain_text(f"Answers on {data.images:,} test images of {data.forgotten_words}.", length=140)
         words = [f"{role} mostly {_favourite(data, role)}" for role in roles]
-        return finish(figure, f"What models call {data.images:,} images of {forgotten}: {', '.join(words)}.")
+        text = f"What models call {data.images:,} images of {data.forgotten_words}: {', '.join(words)}."
+        return finish(style, figure, text, [note])
 
 
 def _favourite(data: AnswersData, role: str) -> str:

@@ -18,7 +18,7 @@ from pour.models.projecting.projected_head import ProjectedHead
 from pour.models.tap import to_unit
 from pour.models.unwrap import unwrap
 from pour.report.figures.gradcam import find_map_layer, grad_cam, head_of
-from pour.report.figures.style import FULL_WIDTH, Theme, drawing, finish, listed, plain_text, shortened
+from pour.report.figures.style import FULL_WIDTH, ClassNames, Theme, drawing, finish, plain_text, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -38,15 +38,13 @@ Maps = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradCamData:
+class GradCamData(ClassNames):
     """Maps of each image's class, divided by the largest value in the image's three maps."""
 
     images: NDArray[np.float64]
     """Images in [0, 1], (n, H, W, 3)."""
     labels: NDArray[np.int64]
     """Class of each image's maps, (n,)."""
-    classes: tuple[str, ...]
-    forgotten: tuple[int, ...]
     before: Maps
     """Maps of the original model, (n, h, w)."""
     after: Maps
@@ -149,15 +147,13 @@ def draw_gradcam(data: GradCamData, *, theme: Theme = "light") -> Figure:
             name = _two_lines(data.classes[data.labels[i]], max(6, int(cell * 17)))
             color = style.forgotten if is_forgotten[i] else style.text
             grid[4 * block, column].set_title(name, fontsize=6.5, color=color, pad=3)
-        style.note(figure, notes)
-        forgotten = listed([data.classes[label] for label in data.forgotten])
         peaks = [_peak(maps[is_forgotten]) for _, maps in kinds if maps is not None]
-        return finish(
-            figure,
-            f"Grad-CAM maps before and after forgetting {forgotten}, for {len(order)} images; on forgotten ones the "
-            f"own map's peak goes from {peaks[0]:.2f} to {peaks[1]:.2f}, through the original's head row it is "
-            f"{peaks[2]:.2f}.",
+        text = (
+            f"Grad-CAM maps before and after forgetting {data.forgotten_words}, for {len(order)} images; on forgotten "
+            f"ones the own map's peak goes from {peaks[0]:.2f} to {peaks[1]:.2f}, through the original's head row it "
+            f"is {peaks[2]:.2f}."
         )
+        return finish(style, figure, text, notes)
 
 
 def _two_lines(name: str, letters: int) -> str:

@@ -108,8 +108,8 @@ def draw_changes(data: ChangesData, *, theme: Theme = "light") -> Figure:
         names = [plain_text(data.classes[label], length=18) for label in labels]
         forgotten = [place for place, label in enumerate(labels) if count == 1 and label in data.requests[0].forgotten]
         style.name_places(panels.flat[-1], names, forgotten, width=FULL_WIDTH - (0.6 if count == 1 else 1.2))
-        style.note(figure, notes)
-        return finish(figure, f"Change in accuracy by class: {'; '.join(map(_description, data.requests))}.")
+        text = f"Change in accuracy by class: {'; '.join(map(_description, data.requests))}."
+        return finish(style, figure, text, notes)
 
 
 def _description(request: AccuracyChange) -> str:

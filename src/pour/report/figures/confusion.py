@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.ticker import PercentFormatter
 
 from pour.errors import UsageError
-from pour.report.figures.style import FULL_WIDTH, ROLE_TITLES, Theme, drawing, finish, in_order, listed, plain_text
+from pour.report.figures.style import FULL_WIDTH, ClassNames, Theme, drawing, finish, in_order, plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -29,15 +29,13 @@ _SMALLEST_WRITTEN = 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConfusionData:
+class ConfusionData(ClassNames):
     """Confusion matrices of several models on the same images."""
 
     shares: Mapping[str, NDArray[np.float64]]
     """Matrix by model: entry (i, j) is the share of class i's images with the answer j; NaN for no images."""
     counts: NDArray[np.int64]
     """Number of images of each class, (C,)."""
-    classes: tuple[str, ...]
-    forgotten: tuple[int, ...]
 
     def accuracy(self, name: str) -> tuple[float, float]:
         """Return a model's accuracy on forgotten and on retained images; NaN without such images."""
@@ -99,7 +97,6 @@ def draw_confusion(data: ConfusionData, *, theme: Theme = "light") -> Figure:
         for axes, name in zip(panels.flat, names, strict=True):
             shares = data.shares[name]
             image = axes.imshow(shares, style.share_map(), vmin=0, vmax=1, aspect="equal", interpolation=smoothing)
-            axes.set_title(plain_text(ROLE_TITLES.get(name, name)))
             _label_axes(axes, data, style, first=name == names[0])
             if size <= _WRITTEN_CLASSES:
                 texts = [
@@ -107,17 +104,15 @@ def draw_confusion(data: ConfusionData, *, theme: Theme = "light") -> Figure:
                 ]
                 style.write_cells(axes, shares, texts, 5.2 if len(names) > 2 else 6.0)
             style.frame(axes, style.muted, 0.6)
-            if name == "retrained":
-                style.frame_reference(axes)
+            style.title_model(axes, name)
             for label in data.forgotten if named else ():
                 style.mark_row(axes, label, size)
         style.color_bar(image, panels, shrink=0.8, format=PercentFormatter(1.0), aspect=28)
-        style.note(figure, notes)
         words = [
             "{}: {} of forgotten and {} of retained".format(name, *map(_percent, data.accuracy(name))) for name in names
         ]
-        forgotten = listed([data.classes[label] for label in data.forgotten])
-        return finish(figure, f"Confusion matrices, forgotten {forgotten}; called right, {'; '.join(words)}.")
+        text = f"Confusion matrices, forgotten {data.forgotten_words}; called right, {'; '.join(words)}."
+        return finish(style, figure, text, notes)
 
 
 def _percent(share: float) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 from pour.data.draws import stratified_rows
 from pour.errors import UsageError
 from pour.geometry.procrustes import procrustes
-from pour.report.figures.style import FULL_WIDTH, ROLE_TITLES, Theme, drawing, finish, in_order, listed, plain_text
+from pour.report.figures.style import FULL_WIDTH, ClassNames, Theme, drawing, finish, in_order, listed, plain_text
 from pour.report.figures.tsne import EmbeddingMethod, fixed_map, joint_map, resolve_method
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingData:
+class EmbeddingData(ClassNames):
     """Place of each image under each model, in one map."""
 
     points: Mapping[str, Points]
@@ -50,8 +50,6 @@ class EmbeddingData:
     """Indices of the drawn images among the given images, (n,)."""
     total: int
     """Number of given images."""
-    classes: tuple[str, ...]
-    forgotten: tuple[int, ...]
     method: Literal["opentsne", "scikit-learn"]
 
     @property
@@ -127,10 +125,8 @@ def draw_embedding(data: EmbeddingData, *, theme: Theme = "light") -> Figure:
         grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
         for axes, name in zip(grid.flat, names, strict=False):
             _draw_points(axes, data, data.points[name], style)
-            axes.set_title(plain_text(ROLE_TITLES.get(name, name)))
             style.bare(axes)
-            if name == "retrained":
-                style.frame_reference(axes)
+            style.title_model(axes, name)
             axes.set_box_aspect(1)
         for axes in grid.flat[len(names) :]:
             axes.set_visible(False)
@@ -139,11 +135,8 @@ def draw_embedding(data: EmbeddingData, *, theme: Theme = "light") -> Figure:
         notes = [f"t-SNE, one map for all models; {counts}."]
         handles = _legend(data, style, notes)
         style.legend(figure, handles, min(len(handles), 6))
-        style.note(figure, notes)
-        forgotten = listed([data.classes[label] for label in data.forgotten])
-        return finish(
-            figure, f"t-SNE map of features under {listed(names)}: {counts}, forgotten {forgotten} in dark red."
-        )
+        text = f"t-SNE map of features under {listed(names)}: {counts}, forgotten {data.forgotten_words} in dark red."
+        return finish(style, figure, text, notes)
 
 
 def _draw_points(axes: Axes, data: EmbeddingData, points: Points, style: Style) -> None:

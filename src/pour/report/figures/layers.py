@@ -61,7 +61,8 @@ def draw_layers(maps: Sequence[LayerMap], *, theme: Theme = "light") -> Figure:
                     f"with the {entry.reference} on {_SIDES[entry.side]} {values[-1, -1]:.2f} at the last layer"
                 )
         style.color_bar(image, panels, shrink=0.7, aspect=30, label="linear CKA")
-        return finish(figure, f"CKA between layers of the unlearned model and its references: {', '.join(words)}.")
+        text = f"CKA between layers of the unlearned model and its references: {', '.join(words)}."
+        return finish(style, figure, text)
 
 
 def _name_layers(axes: Axes, entry: LayerMap, *, across: bool, down: bool) -> None:

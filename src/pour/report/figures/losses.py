@@ -14,17 +14,13 @@ from pour.report.figures.style import FULL_WIDTH, Theme, drawing, finish, plain_
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
-
-    from pour.report.figures.style import Style
 
 __all__ = ["LossCurve", "draw_losses", "loss_data"]
 
 _POINTS = 200
-_LEGEND = 8
-_LINES = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
+_DESCRIBED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,59 +55,33 @@ def loss_data(losses: Mapping[str, Sequence[float]]) -> tuple[LossCurve, ...]:
     return tuple(_curve(name, np.array(values, float)) for name, values in losses.items() if len(values))
 
 
-def draw_losses(panels: Mapping[str, Sequence[LossCurve]], *, theme: Theme = "light") -> Figure:
-    """Draw one panel per group of runs, with the mean and the range of each stretch.
-
-    Args:
-        panels: Curves by the title of their panel.
-        theme: Light or dark.
-    """
-    drawn = {title: curves for title, curves in panels.items() if curves}
-    if not drawn:
+def draw_losses(curves: Sequence[LossCurve], *, theme: Theme = "light") -> Figure:
+    """Draw one panel per run, with the mean and the range of each stretch."""
+    if not curves:
         raise UsageError("There is no loss to draw; closed forms take no steps.")
     with drawing(theme) as style:
-        figure = style.figure(max(FULL_WIDTH / 2, FULL_WIDTH * min(len(drawn), 2) / 2), 2.6)
-        grid = figure.subplots(1, len(drawn), squeeze=False)
-        notes: list[str] = []
-        for axes, (title, curves) in zip(grid.flat, drawn.items(), strict=True):
-            notes += _draw_panel(axes, curves, style)
-            axes.set_title(plain_text(title, length=48))
+        figure = style.figure(FULL_WIDTH * min(len(curves), 2) / 2, 2.6)
+        panels = figure.subplots(1, len(curves), squeeze=False)
+        notes, words = [], []
+        for axes, curve in zip(panels.flat, curves, strict=True):
+            color = style.class_palette[0]
+            axes.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.15, linewidth=0)
+            # A line through a single step would be invisible.
+            axes.plot(curve.steps, curve.mean, color=color, marker="o" if len(curve.steps) == 1 else None, markersize=4)
+            if curve.diverged_at is not None:
+                axes.plot(curve.steps[-1:], curve.mean[-1:], marker="x", color=style.forgotten, markersize=6, zorder=5)
+                notes.append(plain_text(f"{curve.name} diverged at step {curve.diverged_at:,} (cross).", length=80))
+            if len(curve.mean):
+                ends = f"from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g} in {curve.total:,} steps"
+                words.append(f"{shortened(curve.name)} {ends}")
+                if curve.low.min() > 0 and curve.high.max() > 30 * curve.low.min():
+                    axes.set_yscale("log")
+            axes.grid(axis="y")
+            axes.set_title(plain_text(curve.name, length=48))
             axes.set_xlabel("step")
-        grid.flat[0].set_ylabel("loss")
-        style.note(figure, notes)
-        words = [
-            f"{shortened(curve.name)} from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g} in {curve.total:,} steps"
-            for curves in drawn.values()
-            for curve in curves
-            if len(curve.mean)
-        ]
-        rest = f" and {len(words) - _LEGEND} more" if len(words) > _LEGEND else ""
-        return finish(figure, f"Loss curves: {', '.join(words[:_LEGEND])}{rest}.")
-
-
-def _draw_panel(axes: Axes, curves: Sequence[LossCurve], style: Style) -> list[str]:
-    """Draw the curves of a panel; return notes on diverged and unnamed runs."""
-    notes = []
-    for i, curve in enumerate(curves):
-        color = style.class_palette[i % len(style.class_palette)]
-        axes.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.15, linewidth=0)
-        # A line through a single step would be invisible.
-        marker = "o" if len(curve.steps) == 1 else None
-        label = plain_text(curve.name) if i < _LEGEND else None
-        line = _LINES[(i // 3) % len(_LINES)] if len(curves) > 3 else "-"
-        axes.plot(curve.steps, curve.mean, color=color, linestyle=line, marker=marker, markersize=4, label=label)
-        if curve.diverged_at is not None:
-            axes.plot(curve.steps[-1:], curve.mean[-1:], marker="x", color=style.forgotten, markersize=6, zorder=5)
-            notes.append(plain_text(f"{curve.name} diverged at step {curve.diverged_at:,} (cross).", length=80))
-    ends = [end for curve in curves if len(curve.mean) for end in (curve.low.min(), curve.high.max())]
-    if ends and min(ends) > 0 and max(ends) > 30 * min(ends):
-        axes.set_yscale("log")
-    if len(curves) > 1:
-        axes.legend(loc="best")
-    if len(curves) > _LEGEND:
-        notes.append(f"The first {_LEGEND} of {len(curves)} runs are named.")
-    axes.grid(axis="y")
-    return notes
+        panels.flat[0].set_ylabel("loss")
+        rest = f" and {len(words) - _DESCRIBED} more" if len(words) > _DESCRIBED else ""
+        return finish(style, figure, f"Loss curves: {', '.join(words[:_DESCRIBED])}{rest}.", notes)
 
 
 def _curve(name: str, losses: NDArray[np.float64]) -> LossCurve:

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from pour.errors import UsageError
-from pour.report.figures.style import FULL_WIDTH, Theme, drawing, finish, listed, plain_text
+from pour.report.figures.style import FULL_WIDTH, ClassNames, Theme, drawing, finish, plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -27,7 +27,7 @@ Mask = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentationData:
+class SegmentationData(ClassNames):
     """Images with their true and predicted masks."""
 
     images: tuple[NDArray[np.float64], ...]
@@ -38,8 +38,6 @@ class SegmentationData:
     """Classes that the original model predicts."""
     after: tuple[Mask, ...]
     """Classes that the unlearned model predicts."""
-    classes: tuple[str, ...]
-    forgotten: tuple[int, ...]
     void: int | None
     """Label of ignored pixels."""
 
@@ -129,11 +127,9 @@ def draw_segmentation(data: SegmentationData, *, theme: Theme = "light") -> Figu
         style.legend(figure, handles, min(len(handles), 7), handlelength=0.9)
         if len(named) > _LEGEND:
             notes.append(f"{len(named) - _LEGEND} more classes in these images are not named.")
-        style.note(figure, notes)
         before, after = (100 * data.forgotten_share(masks)[:count].mean() for masks in (data.before, data.after))
-        forgotten = listed([data.classes[label] for label in data.forgotten])
-        words = f"pixels given to {forgotten} go from {before:.1f} % to {after:.1f} %"
-        return finish(figure, f"Segmentation of {count} images; {words}.")
+        words = f"pixels given to {data.forgotten_words} go from {before:.1f} % to {after:.1f} %"
+        return finish(style, figure, f"Segmentation of {count} images; {words}.", notes)
 
 
 def _overlay(

@@ -67,14 +67,13 @@ def draw_relearning(curves: Sequence[RelearningCurve], *, theme: Theme = "light"
         panels[0].set_ylabel("test accuracy")
         style.legend(figure, panels[0].get_legend_handles_labels()[0])
         counts = sorted({curve.images_per_class for curve in curves})
-        style.note(figure, [f"Fine-tuned on {' or '.join(map(str, counts))} training images of each class."])
+        notes = [f"Fine-tuned on {' or '.join(map(str, counts))} training images of each class."]
         words = [
             f"{curve.role} from {100 * curve.forget[0].value:.0f} to {100 * curve.forget[-1].value:.0f} %"
             for curve in curves
         ]
-        return finish(
-            figure, f"Accuracy on the forgotten classes over {max(steps)} steps of fine-tuning: {', '.join(words)}."
-        )
+        text = f"Accuracy on the forgotten classes over {max(steps)} steps of fine-tuning: {', '.join(words)}."
+        return finish(style, figure, text, notes)
 
 
 def _distant(steps: Sequence[int]) -> list[int]:

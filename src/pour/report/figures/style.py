@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FULL_WIDTH",
     "ROLE_TITLES",
+    "ClassNames",
     "Style",
     "Theme",
     "drawing",
@@ -66,6 +67,19 @@ _NAME_LENGTH = 28
 _FALLBACK_FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Hiragino Sans", "Microsoft YaHei", "Arial Unicode MS")
 # The settings of matplotlib are global while a figure is drawn, so that only one thread can draw at a time.
 _LOCK = threading.RLock()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassNames:
+    """Names of all classes and indices of the forgotten ones, which the data of most figures contain."""
+
+    classes: tuple[str, ...]
+    forgotten: tuple[int, ...]
+
+    @property
+    def forgotten_words(self) -> str:
+        """Names of the forgotten classes as part of a sentence."""
+        return listed([self.classes[label] for label in self.forgotten])
 
 
 @dataclass(frozen=True)
@@ -123,6 +137,12 @@ class Style:
         """Draw the gold frame of a panel that shows the retrained model."""
         self.frame(axes, self.reference, 2.2)
 
+    def title_model(self, axes: Axes, name: str) -> None:
+        """Write the title of a model above its panel; the retrained model has a gold frame."""
+        axes.set_title(plain_text(ROLE_TITLES.get(name, name)))
+        if name == "retrained":
+            self.frame_reference(axes)
+
     def bare(self, axes: Axes) -> None:
         """Remove the ticks of a panel whose coordinates have no meaning, and draw a thin frame."""
         axes.set(xticks=[], yticks=[])
@@ -163,14 +183,6 @@ class Style:
         """Add a legend above the panels, if it has an entry. By default all entries are in one row."""
         if handles:
             figure.legend(handles=handles, loc="outside upper center", ncols=ncols or len(handles), **options)
-
-    def note(self, figure: Figure, sentences: Sequence[str]) -> None:
-        """Write below the figure what a reader must know, such as the number of points that are not drawn."""
-        if sentences:
-            # A letter of this size is about 0.046 inches wide; a narrow figure needs several lines.
-            letters = max(20, int(figure.get_figwidth() / 0.046))
-            text = textwrap.fill(" ".join(sentences), width=letters)
-            figure.supxlabel(text, fontsize=6.5, color=self.muted, x=0.01, ha="left")
 
     def name_places(self, axes: Axes, names: Sequence[str], forgotten: Collection[int], *, width: float) -> None:
         """Write names below the places 0, 1, ... of a panel, slanted if they would overlap.
@@ -228,13 +240,20 @@ def drawing(theme: Theme) -> Iterator[Style]:
         yield style
 
 
-def finish(figure: Figure, description: str) -> Figure:
+def finish(style: Style, figure: Figure, description: str, notes: Sequence[str] = ()) -> Figure:
     """Compute the layout once, so that each later file of the figure has the same bytes.
 
     Args:
+        style: Style of the figure.
         figure: Figure with all its parts.
         description: Sentence for readers who cannot see the figure. It becomes the figure's label.
+        notes: Sentences below the figure, such as the number of points that are not drawn.
     """
+    if notes:
+        # A letter of this size is about 0.046 inches wide; a narrow figure needs several lines.
+        letters = max(20, int(figure.get_figwidth() / 0.046))
+        text = textwrap.fill(" ".join(notes), width=letters)
+        figure.supxlabel(text, fontsize=6.5, color=style.muted, x=0.01, ha="left")
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)

@@ -127,7 +127,7 @@ def draw_tradeoff(data: TradeoffData, *, theme: Theme = "light") -> Figure:
             f"{shortened(point.name)} ({point.forgetting.value:.2f}, {point.retention.value:.2f})"
             for point in data.points
         ]
-        return finish(figure, f"Forgetting and retention by {data.of}: {', '.join(words)}.")
+        return finish(style, figure, f"Forgetting and retention by {data.of}: {', '.join(words)}.")
 
 
 def _needs(report: AuditReport) -> DataNeeded:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from pour.models.copy_and_swap import in_float32
 from pour.models.head_on_images import FEW_IMAGES, head_on_images
 from pour.models.tap import Features, device_of, extract_features
 from pour.report.figures import (
+    PlaneOf,
     angle_data,
     answers_data,
     centered_class_means,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from pour.auditing.report import AuditedData, AuditReport
     from pour.models.head import Head
-    from pour.report.figures import ConfusionData, TradeoffData
     from pour.report.pictures import Subject
 
 __all__ = ["draw_gallery"]
@@ -67,24 +67,24 @@ def draw_gallery(subject: Subject) -> Gallery:
         limit=_MAP_IMAGES,
         seed=subject.run.seed,
     )
-    answers = {name: part.scores.argmax(dim=1).cpu().numpy() for name, part in features.items()}
     rows = {
         "head": heads["original"].weight.float().cpu(),
         "class means": centered_class_means(original.features, original.labels),
     }
-    shares = answers_data(subject.reports[first])
     figures = [
         FigureSection.of(
             "Features of test images, one map for all models",
-            lambda theme: draw_embedding(points, theme=theme),
+            draw_embedding,
+            points,
             caption="Each model's features are centred, scaled and rotated into the original's frame first.",
         ),
         *_confusions(features, data),
-        FigureSection.of("Angles", lambda theme: draw_angles(angle_data(rows), theme=theme)),
-        *_gradcam(subject, first, data, original.scores, original.labels),
-        FigureSection.of("What is answered on forgotten images", lambda theme: draw_answers(shares, theme=theme)),
+        FigureSection.of("Angles", draw_angles, angle_data(rows)),
+        *_gradcam(subject, first, data, original),
+        FigureSection.of("What is answered on forgotten images", draw_answers, answers_data(subject.reports[first])),
         *_tradeoffs(subject.reports),
     ]
+    answers = {name: part.scores.argmax(dim=1).cpu().numpy() for name, part in features.items()}
     return Gallery(tuple(figures), Embedding.of(points, answers, subject.samples.images))
 
 
@@ -100,62 +100,47 @@ def _features(subject: Subject, name: str, head: Head) -> Features:
 
 
 def _confusions(features: Mapping[str, Features], data: AuditedData) -> list[FigureSection]:
-    size = len(data.classes)
+    size, group, sections = len(data.classes), "Answers by true class", []
     counts = {name: confusion_matrix(part.scores, part.labels, num_classes=size) for name, part in features.items()}
-
-    def section(name: str) -> FigureSection:
-        pair: ConfusionData = confusion_data(
-            {"original": counts["original"], name: counts[name]}, classes=data.classes, forgotten=data.forgotten
-        )
-        group = "Answers by true class"
-        title = f"{group}: original and {name}"
-        return FigureSection.of(title, lambda theme: draw_confusion(pair, theme=theme), group=group, choice=name)
-
-    return [section(name) for name in counts if name != "original"]
+    for name in counts:
+        if name != "original":
+            pair = {"original": counts["original"], name: counts[name]}
+            shares = confusion_data(pair, classes=data.classes, forgotten=data.forgotten)
+            title = f"{group}: original and {name}"
+            sections.append(FigureSection.of(title, draw_confusion, shares, group=group, choice=name))
+    return sections
 
 
-def _gradcam(
-    subject: Subject, unlearned: str, data: AuditedData, scores: Tensor, labels: Tensor
-) -> list[FigureSection]:
+def _gradcam(subject: Subject, unlearned: str, data: AuditedData, original: Features) -> list[FigureSection]:
     """Return Grad-CAM of the image of each class that the original model recognises with the highest probability.
 
     There is no figure for a model without feature maps.
     """
-    classes = [*data.forgotten, *(label for label in range(len(data.classes)) if label not in data.forgotten)]
-    probabilities = scores.float().softmax(dim=1).cpu() * (scores.argmax(dim=1) == labels).cpu()[:, None]
-    right = probabilities * torch.nn.functional.one_hot(labels.cpu(), scores.shape[1])
-    rows = [int(right[:, label].argmax()) for label in classes if right[:, label].any()][:_GRADCAM_IMAGES]
-    if not rows:
-        return []
-    original, student = (in_float32(subject.models[name]) for name in ("original", unlearned))
-    images = _pictures(subject, np.array(rows)).to(device_of(original))
+    scores, labels = original.scores.float().cpu(), original.labels.cpu()
+    is_right = (scores.argmax(dim=1) == labels)[:, None] * torch.nn.functional.one_hot(labels, scores.shape[1])
+    certainty, rows = (scores.softmax(dim=1) * is_right).max(dim=0)
+    order = sorted(range(len(data.classes)), key=lambda label: label not in data.forgotten)
+    drawn = rows[[label for label in order if certainty[label] > 0][:_GRADCAM_IMAGES]]
+    before, after = (in_float32(subject.models[name]) for name in ("original", unlearned))
+    images = _pictures(subject, drawn.numpy()).to(device_of(before))
+    classes = labels[drawn].to(images.device)
     try:
         maps = gradcam_data(
-            original,
-            student,
-            images,
-            labels[rows].to(images.device),
-            classes=data.classes,
-            forgotten=data.forgotten,
-            head=subject.head,
+            before, after, images, classes, classes=data.classes, forgotten=data.forgotten, head=subject.head
         )
     except UsageError:
         return []
-    title = f"Grad-CAM: original and {unlearned}"
-    return [FigureSection.of(title, lambda theme: draw_gradcam(maps, theme=theme))]
+    return [FigureSection.of(f"Grad-CAM: original and {unlearned}", draw_gradcam, maps)]
 
 
 def _tradeoffs(reports: Mapping[str, AuditReport]) -> list[FigureSection]:
     """Return the trade-offs of several methods, by accuracy and by representation."""
-    if len(reports) < 2:
-        return []
-
-    def section(plane: TradeoffData) -> FigureSection:
-        group = "Retention against forgetting"
-        title = f"{group}, by {plane.of}"
-        return FigureSection.of(title, lambda theme: draw_tradeoff(plane, theme=theme), group=group, choice=plane.of)
-
-    return [section(tradeoff_data(reports, of="accuracy")), section(tradeoff_data(reports, of="representation"))]
+    group = "Retention against forgetting"
+    planes = [tradeoff_data(reports, of=of) for of in get_args(PlaneOf)] if len(reports) > 1 else []
+    return [
+        FigureSection.of(f"{group}, by {plane.of}", draw_tradeoff, plane, group=group, choice=plane.of)
+        for plane in planes
+    ]
 
 
 for _task in ("classify", "match"):

@@ -92,12 +92,8 @@ def draw_overlays(subject: Subject) -> Gallery:
     scenes = choose_scenes(subject.samples, forgotten, 3)
     models = subject.models["original"], subject.models[name]
     data = overlay_data(*models, scenes, subject.run, classes=report.data.classes, forgotten=forgotten)
-    figure = FigureSection.of(
-        "Scenes before and after",
-        lambda theme: draw_segmentation(data, theme=theme),
-        caption="The forgotten class is in dark red.",
-    )
-    return Gallery((figure,))
+    caption = "The forgotten class is in dark red."
+    return Gallery((FigureSection.of("Scenes before and after", draw_segmentation, data, caption=caption),))
 
 
 def save_overlays(

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from pour.report.figures.style import Theme
-
 __all__ = ["FigureSection"]
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -60,7 +58,8 @@ class FigureSection:
     def of(
         cls,
         title: str,
-        draw: Callable[[Theme], Figure],
+        draw: Callable[..., Figure],
+        data: object,
         *,
         caption: str = "",
         group: str | None = None,
@@ -70,14 +69,15 @@ class FigureSection:
 
         Args:
             title: Title above the figure.
-            draw: Function of the theme, such as ``lambda theme: draw_confusion(data, theme=theme)``.
+            draw: Function that draws the figure, such as :func:`pour.report.figures.draw_confusion`.
+            data: Data of the figure.
             caption: Text below the figure.
             group: Name of a group of figures that share one place.
             choice: Name of this figure within the group.
         """
         from pour.report.figures.saving import figure_svg
 
-        light, dark = draw("light"), draw("dark")
+        light, dark = draw(data, theme="light"), draw(data, theme="dark")
         alt = str(light.get_label()) or title
         drawings = {"light": figure_svg(light), "dark": figure_svg(dark)}
         return cls(title=title, alt=alt, caption=caption, group=group, choice=choice, **drawings)
