@@ -68,7 +68,9 @@ def draw_study(
         for method, values in series.items():
             alpha, total = values["alpha"], values["total"]
             words.append(f"{method} {alpha[0]:.3f} to {alpha[-1]:.3f}, discrepancy {total[0]:.3f} to {total[-1]:.3f}")
-        return finish(figure, f"Share of images given to the forgotten class, and its discrepancy: {'; '.join(words)}.")
+        return finish(
+            style, figure, f"Share of images given to the forgotten class, and its discrepancy: {'; '.join(words)}."
+        )
 
 
 def _draw_terms(axes: Axes, values: Series, style: Style) -> None:
