@@ -1,6 +1,13 @@
-"""The errors that pour raises on purpose: one sentence that says what was wrong and what to do."""
+"""The errors that pour raises on purpose. Their message is one sentence: the problem and the remedy."""
 
-__all__ = ["DivergenceError", "PourError", "UsageError"]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["DivergenceError", "PourError", "UsageError", "check_choice", "first_line"]
 
 
 class PourError(Exception):
@@ -12,4 +19,16 @@ class UsageError(PourError, ValueError):
 
 
 class DivergenceError(PourError):
-    """An optimisation whose loss became NaN or exploded; the sentence names the step and the learning rate."""
+    """An optimisation whose loss became NaN or exploded. The message contains the step and the learning rate."""
+
+
+def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
+    """Raise UsageError if the option ``name`` has a value other than ``choices``."""
+    known = list(choices)
+    if value not in known:
+        raise UsageError(f"{name} is {value!r}; choose one of {', '.join(map(repr, known))}.")
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its class if the message is empty."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

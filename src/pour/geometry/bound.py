@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from pour.errors import UsageError
+from pour.errors import UsageError, check_choice
 from pour.geometry._inputs import as_mask
 from pour.geometry.discrepancy import comparable, median_bandwidth
 from pour.geometry.mixtures import mixture_distance
@@ -113,8 +113,7 @@ def decompose_discrepancy(
     if metric not in get_args(BoundMetric):
         metrics = ", ".join(get_args(BoundMetric))
         raise UsageError(f"metric is {metric!r}; the bound holds for integral probability metrics: {metrics}.")
-    if form not in get_args(BoundForm):
-        raise UsageError(f"form is {form!r}; expected one of {', '.join(get_args(BoundForm))}.")
+    check_choice("form", form, get_args(BoundForm))
     p, q = comparable(unlearned, retrained)
     in_p = as_mask(unlearned_forgotten, p, "unlearned_forgotten")
     in_q = as_mask(retrained_forgotten, q, "retrained_forgotten")

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from pour.errors import UsageError
+from pour.errors import UsageError, first_line
 
 if TYPE_CHECKING:
     import os
@@ -108,8 +108,9 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
             "model.state_dict() in the environment that made it and pass that file."
         ) from error
     except (*_DAMAGED, struct.error) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"{path} cannot be read as a PyTorch file ({reason}); it may be cut short.") from error
+        raise UsageError(
+            f"{path} cannot be read as a PyTorch file ({first_line(error)}); it may be cut short."
+        ) from error
     if isinstance(loaded, dict):
         loaded = next((loaded[key] for key in _NESTED_KEYS if isinstance(loaded.get(key), dict)), loaded)
     if not isinstance(loaded, dict) or not loaded:

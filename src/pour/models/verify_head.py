@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from pour.errors import UsageError
+from pour.errors import UsageError, first_line
 from pour.models.modes import evaluating
 from pour.models.output import output_tensors, scores_of
 from pour.models.projecting.projected_head import ProjectedHead, is_masked
@@ -55,8 +55,7 @@ def run_on(model: nn.Module, example: Example, *, weights: Mapping[str, Tensor] 
     except _ERRORS as error:
         if isinstance(error, UsageError):
             raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CannotRunError(example, reason) from error
+        raise CannotRunError(example, first_line(error)) from error
 
 
 def fits(head: Head, output: object) -> bool:

@@ -1,4 +1,4 @@
-"""A small image encoder for a space of text embeddings: our ResNet and a linear visual projection."""
+"""A small image encoder for a space of text embeddings: a ResNet and a linear visual projection."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ __all__ = ["ImageTextEncoder"]
 
 
 class ImageTextEncoder(nn.Module):
-    """The image tower of a CLIP-style pair whose text tower is a frozen sentence encoder, kept elsewhere.
+    """The image tower of a CLIP-style pair. The text tower is a frozen sentence encoder and no part of this module.
 
-    Images (N, C, H, W) in [0, 1] in, embeddings (N, d) out, not normalised, as CLIP's ``visual_projection`` gives them.
+    Images (N, C, H, W) in [0, 1] in, embeddings (N, d) out, not normalised, like the output of CLIP's
+    ``visual_projection``.
 
     Args:
-        width_of_text: d, the width of the text embeddings.
+        width_of_text: Width d of the text embeddings.
         mean: Channel means, CIFAR's by default.
         std: Channel deviations.
         resnet: Options of :class:`~pour.models.networks.resnet.ResNet`: width, blocks, in_channels.
@@ -45,16 +46,16 @@ class ImageTextEncoder(nn.Module):
             raise UsageError(f"Text embeddings need at least 2 dimensions, but have {width_of_text}.")
         tower = ResNet(2, mean=mean, std=std, **resnet)
         features = tower.head.in_features
-        # The tower ends in its pooled features; the projection into the text space is a layer of its own.
+        # The tower ends in its pooled features. The projection into the text space is another layer.
         tower.head = nn.Identity()  # type: ignore[assignment]
         self.visual = tower
         self.visual_projection = nn.Linear(features, width_of_text, bias=False)
 
     def encode_image(self, images: Tensor) -> Tensor:
-        """Embeddings (N, d), not normalised."""
+        """Compute the embeddings (N, d), not normalised."""
         embedding: Tensor = self.visual_projection(self.visual(images))
         return embedding
 
     def forward(self, images: Tensor) -> Tensor:
-        """The same as :meth:`encode_image`."""
+        """Compute the embeddings, as :meth:`encode_image` does."""
         return self.encode_image(images)

@@ -1,4 +1,4 @@
-"""Zero-shot classifiers: a dual encoder's image embedding scored against the texts of the classes."""
+"""Zero-shot classifiers: score the image embedding of a dual encoder against the texts of the classes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["TextHead", "ZeroShotClassifier", "zero_shot_classifier"]
 class TextHead(nn.Linear):
     r"""A head of text embeddings: ``scale * cos(z, t_c) + b_c`` for each class c.
 
-    Embeddings (N, d) in, not normalised, scores (N, C) out. The texts and the bias, 0 but where a class is masked, are
-    fixed; the scale is a parameter, learned where the image encoder is trained.
+    Embeddings (N, d) in, not normalised, scores (N, C) out. Texts and biases are fixed. The bias is the same for all
+    classes that are not masked. The scale is a parameter, which training of the image encoder learns.
 
     Args:
         text: (C, d), one row per class; each is normalised.
-        scale: What cosines are multiplied with.
-        bias: What is added to every score.
+        scale: Factor of the cosines.
+        bias: Number that is added to every score.
 
     Example:
         >>> TextHead(torch.eye(2), scale=10.0)(torch.tensor([[3.0, 4.0]])).detach().round()
@@ -55,16 +55,16 @@ class TextHead(nn.Linear):
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale), device=text.device))
 
     def forward(self, input: Tensor) -> Tensor:
-        """Scores of embeddings."""
+        """Compute the scores of embeddings."""
         return F.linear(F.normalize(input, dim=-1), self.weight) * self.log_scale.exp() + self.bias
 
 
 class ZeroShotClassifier(nn.Module):
-    """A dual encoder as a classifier: images (N, C, H, W) in [0, 1] in, a score for each text out.
+    """A dual encoder as a classifier: images (N, C, H, W) in [0, 1] in, one score per text out.
 
-    Everything that works on classifiers works on it: its head is the matrix of texts, and its features are the
-    projected image embeddings before they are normalised. ``model`` stays the encoder it was; folding a forgotten
-    classifier makes that encoder itself forget.
+    All functions for classifiers accept it: its head is the matrix of texts, and its features are the image embeddings
+    before they are normalised. ``model`` is the encoder itself. Folding a forgotten classifier makes the encoder
+    forget.
 
     Args:
         model: The dual encoder, or its image tower.
@@ -72,8 +72,8 @@ class ZeroShotClassifier(nn.Module):
         mean: Channel means that the encoder expects; None if it normalises by itself.
         std: Channel deviations.
         image_size: The only size that the encoder takes, or None.
-        scale: What cosines are multiplied with.
-        bias: What is added to every score.
+        scale: Factor of the cosines.
+        bias: Number that is added to every score.
 
     Example:
         >>> "image_size=64" in repr(ZeroShotClassifier(nn.Identity(), torch.eye(2), image_size=64))
@@ -104,25 +104,25 @@ class ZeroShotClassifier(nn.Module):
         return weight.detach()
 
     def embed(self, images: Tensor) -> Tensor:
-        """Image embeddings (N, d), not normalised: what the head sees."""
+        """Compute the image embeddings (N, d), not normalised, which are the input of the head."""
         images = resized(self.normalize(images), self.image_size)
-        own = next(self.model.parameters()).dtype
-        if own == images.dtype:
+        precision = next(self.model.parameters()).dtype
+        if precision == images.dtype:
             return embed_images(self.model, images)
-        # An encoder in half precision; the texts stay as they are.
-        return embed_images(self.model, images.to(own)).to(images.dtype)
+        # The encoder is in half precision, but the texts are not.
+        return embed_images(self.model, images.to(precision)).to(images.dtype)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Scores (N, C)."""
+        """Compute the scores (N, C)."""
         scores: Tensor = self.head(self.embed(images))
         return scores
 
     def extra_repr(self) -> str:
-        """Show the input size in ``print(model)``, which also names the network in a cache of features."""
+        """Return the input size for ``print(model)``, which also names the network in a cache of features."""
         return f"image_size={self.image_size}"
 
     def set_text(self, text: Tensor, *, class_names: Sequence[str] | None = None) -> None:
-        """Score against other texts from now on; scale and bias stay, and no class is forgotten by its score."""
+        """Replace the texts. Scale and bias do not change, and no class is masked any more."""
         head = self.head
         if not isinstance(head, TextHead):
             raise UsageError("The classifier has a projector in front of its texts; fold it before changing them.")
@@ -133,17 +133,19 @@ class ZeroShotClassifier(nn.Module):
         bias = float(open_bias[0]) if len(open_bias) else 0.0
         self.head = TextHead(text.to(head.weight.device), scale=scale, bias=bias).train(self.training)
         set_class_names(self, class_names)
-        if (known := architecture(self)) is not None:
-            set_architecture(self, known.name, {**known.options, "num_classes": len(text)})
+        recorded = architecture(self)
+        if recorded is not None:
+            set_architecture(self, recorded.name, {**recorded.options, "num_classes": len(text)})
 
 
 def zero_shot_classifier(
     model: nn.Module, text: Tensor, *, class_names: Sequence[str] | None = None
 ) -> ZeroShotClassifier:
-    """Make a classifier of a dual encoder, with the normalisation, image size and scale that its library states.
+    """Make a classifier of a dual encoder, with the normalisation, image size and scale of its library.
 
     Args:
-        model: transformers' ``CLIPModel`` or ``SiglipModel``, a model of open_clip, or our own; it is not copied.
+        model: transformers' ``CLIPModel`` or ``SiglipModel``, a model of open_clip, or an ``ImageTextEncoder``. It is
+            not copied.
         text: (C, d) embeddings of the classes' prompts.
         class_names: Names of the classes, in the order of the rows.
 
@@ -165,17 +167,8 @@ def zero_shot_classifier(
             f"The texts have shape {tuple(text.shape)}, but the image embedding has width {place.num_features}; embed "
             "them with the same model."
         )
-    known = expectations(encoder)
     device = next(encoder.parameters()).device
-    classifier = ZeroShotClassifier(
-        encoder,
-        text.to(device),
-        mean=known.mean,
-        std=known.std,
-        image_size=known.image_size,
-        scale=known.scale,
-        bias=known.bias,
-    )
+    classifier = ZeroShotClassifier(encoder, text.to(device), **vars(expectations(encoder)))
     classifier.normalize.to(device)
     set_class_names(classifier, class_names)
     return classifier.train(encoder.training)

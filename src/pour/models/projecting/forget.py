@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pour.data.classes import ClassRequest, resolve_classes
 from pour.data.samples import checked_batch
-from pour.errors import UsageError
+from pour.errors import UsageError, check_choice
 from pour.geometry.fitter import ProjectorFitter
 from pour.models.card import names_of_scores
 from pour.models.clip.dual_encoder import ImageProjection, find_image_projection
@@ -151,12 +151,8 @@ def _check_arguments(
     """Raise UsageError if the arguments contradict each other."""
     if classes is None and directions is None:
         raise UsageError("Nothing to forget was named; give classes= or directions=.")
-    for option, value, known in (
-        ("direction", direction, get_args(Direction)),
-        ("forgotten_logit", forgotten_logit, get_args(ForgottenLogit)),
-    ):
-        if value not in known:
-            raise UsageError(f"{option} is {value!r}; choose one of {', '.join(map(repr, known))}.")
+    check_choice("direction", direction, get_args(Direction))
+    check_choice("forgotten_logit", forgotten_logit, get_args(ForgottenLogit))
     if directions is not None and (direction != "auto" or data is not None):
         raise UsageError("directions= are given, so direction= and data= have no use; leave them out.")
     if direction in get_args(HeadDirection) and data is not None:

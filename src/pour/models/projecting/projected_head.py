@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from pour.errors import UsageError
+from pour.errors import UsageError, check_choice
 from pour.geometry.eraser import Eraser
 from pour.geometry.projector import Projector
 
@@ -102,9 +102,7 @@ class ProjectedHead(nn.Module):
             raise UsageError(f"A head must be nn.Linear or a 1x1 nn.Conv2d without groups, not {head}.")
         if isinstance(head.weight, UninitializedParameter):
             raise UsageError("The head has no weights yet; run the model once on an example before forgetting.")
-        if forgotten_logit not in get_args(ForgottenLogit):
-            choices = ", ".join(repr(choice) for choice in get_args(ForgottenLogit))
-            raise UsageError(f"forgotten_logit is {forgotten_logit!r}; choose one of {choices}.")
+        check_choice("forgotten_logit", forgotten_logit, get_args(ForgottenLogit))
         self.projector: Projector | Eraser = projector
         self.head: nn.Linear | nn.Conv2d = head
         self.forgotten = tuple(sorted(forgotten))
