@@ -2,13 +2,13 @@
 
 from pour.auditing.audit import audit
 from pour.auditing.distance import Decision, Discrepancy
-from pour.auditing.features import Role, Tapped, Tapper
+from pour.auditing.features import Role, Tapped
 from pour.auditing.layers import LayerMap
 from pour.auditing.measurement import Reading
 from pour.auditing.processes import gather_rows, is_first_process, join_processes
 from pour.auditing.relearning import Relearning, RelearningCurve, relearn
 from pour.auditing.report import AuditedData, AuditedModel, AuditReport, Comparison, Difference, Line
-from pour.auditing.segmentation import audit_segmentation
+from pour.auditing.tapper import Tapper
 from pour.auditing.verdict import Verdict
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "Tapper",
     "Verdict",
     "audit",
-    "audit_segmentation",
     "gather_rows",
     "is_first_process",
     "join_processes",

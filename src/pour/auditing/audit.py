@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-import numpy as np
 from torch import nn
 
+from pour.auditing.audited import audited_data
+from pour.auditing.auditor import Auditor
 from pour.auditing.distance import Align
-from pour.auditing.inspect import Auditor
-from pour.auditing.processes import audit_device, is_first_process, join_processes
+from pour.auditing.processes import audit_device, is_first_process, join_processes, one_of_several
 from pour.auditing.relearning import Relearning
-from pour.auditing.segmentation import audit_segmentation
-from pour.data.classes import resolve_classes
-from pour.data.dataset import ImageDataset
-from pour.data.draws import stratified_rows
-from pour.data.formats.scenes import SegmentationDataset
-from pour.data.samples import first_batch
-from pour.data.splits import Part, Splits
+from pour.data.samples import first_batch, is_indexed
 from pour.errors import UsageError
 from pour.models.check_data import check_data
 from pour.models.head import find_head
 from pour.models.head_on_images import FEW_IMAGES, head_on_images
-from pour.models.history import forgotten_before
-from pour.training.run import Precision
-from pour.training.tasks.task import Task, find_task, get_task
+from pour.training.run import Precision, Run
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
+    from torch import Tensor
 
+    from pour.auditing.audited import Audited
     from pour.auditing.features import Role
     from pour.auditing.report import AuditReport
     from pour.data.classes import ClassRequest
+    from pour.data.splits import Splits
     from pour.models.head import Example
-    from pour.training.tasks.task import Dataset
+    from pour.training.tasks.task import Dataset, Task
 
 __all__ = ["audit"]
 
@@ -109,69 +102,46 @@ def audit(
         >>> report.value("acc_f"), report.line("acc_f").verdict
         (0.0, 'no reference')
     """
-    if precision is not None and precision not in get_args(Precision):
-        raise UsageError(f"The precision must be fp32 or bf16, but is {precision!r}.")
-    if seed < 0:
-        raise UsageError(f"A seed must not be negative, but is {seed}.")
     if align not in get_args(Align):
         raise UsageError(f"align must be one of {', '.join(get_args(Align))}, but is {align!r}.")
     if epsilon is not None and not 0 <= epsilon < math.inf:
         raise UsageError(f"epsilon is a distance, so a finite number from 0 on, but is {epsilon}.")
+    run = Run(seed=seed, device=audit_device(device), precision=precision or "fp32", progress=False)
     models = _models_by_role(original, unlearned, retrained)
-    if classes is None and not isinstance(data, Splits):
-        classes = sorted(forgotten_before(unlearned))
-        if not classes:
-            raise UsageError("The unlearned model's history names no forgotten classes; pass classes.")
-    chosen = _task(task, data)
-    if isinstance(data, SegmentationDataset):
-        return audit_segmentation(
-            **models,  # type: ignore[arg-type]
-            data=data,
-            classes=classes,  # type: ignore[arg-type]
-            scenes=chosen.split(data, "test"),
-            pixels=chosen.pixels,  # type: ignore[attr-defined]
-            limit=chosen.limit,  # type: ignore[attr-defined]
-            seed=seed,
-            device=device,
-            precision=precision,
-            progress=progress,
-        )
-    splits = _resolve_data(data, classes)
-    few, _ = first_batch(splits.train.whole, FEW_IMAGES)
+    audited = audited_data(data, classes, task, unlearned)
+    for name, samples in audited.samples.items():
+        if is_indexed(samples):
+            audited.check_sides(name, audited.side_counts(samples))
+    few, _ = first_batch(audited.samples["train" if audited.task.one_label else "test"], FEW_IMAGES)
     for model in models.values():
-        check_data(model, channels=few.shape[1], names=splits.classes)
-    heads = {role: _head(model, role, few, head, example) for role, model in models.items()}
-    labels, counts = np.unique(splits.train.whole.labels, return_counts=True)
+        check_data(model, channels=few.shape[1], names=audited.classes)
+    heads = {role: _checked_head(model, role, audited, few, head, example) for role, model in models.items()}
+    splits = None
+    if relearn or layers:
+        splits = audited.splits("The relearn attack" if relearn else "A comparison of layers")
+    if cache is not None:
+        audited.indexed("The cache")
     join_processes()
+    if one_of_several():
+        audited.indexed("An audit in several processes")
     auditor = Auditor(
         models=models,
-        splits=_limited(splits, limit, seed),
-        class_counts=dict(zip(labels.tolist(), counts.tolist(), strict=True)),
-        device=audit_device(device),
-        precision=precision or "fp32",
-        align=align,
-        epsilon=epsilon,
         heads=heads,
-        seed=seed,
+        audited=audited.limited(limit, seed),
+        class_counts=audited.class_counts(),
+        run=run,
         cache=None if cache is None else Path(cache),
         cache_unlearned=cache_unlearned,
+        align=align,
+        epsilon=epsilon,
     )
     return auditor.report(
         limit=limit,
-        attack=Relearning() if relearn is True else relearn or None,
+        splits=splits,
+        relearning=Relearning() if relearn is True else relearn or None,
         layers=layers,
         progress=progress and is_first_process(),
     )
-
-
-def _head(model: nn.Module, role: Role, images: torch.Tensor, head: str | None, example: Example | None) -> str:
-    """Return the name of a model's head, verified on the example or on images of the data."""
-    try:
-        if example is not None:
-            return find_head(model, head=head, example=example).name
-        return head_on_images(model, images, head=head).name
-    except UsageError as error:
-        raise UsageError(f"{error} This is the {role} model.") from error
 
 
 def _models_by_role(
@@ -188,44 +158,16 @@ def _models_by_role(
     return models | dict(zip(roles, references, strict=False))
 
 
-def _task(task: Task[Any, Any] | str | None, data: object) -> Task[Any, Any]:
-    if isinstance(task, Task):
-        return task
-    return get_task(task or find_task(getattr(data, "name", "")))
-
-
-def _resolve_data(data: Splits | Dataset | Mapping[str, Any], classes: ClassRequest | None) -> Splits:
-    if isinstance(data, ImageDataset | Mapping):
-        splits = Splits.of(data, classes)  # type: ignore[arg-type]
-    elif isinstance(data, Splits):
-        splits = data
-        if classes is not None:
-            wanted = resolve_classes(classes, num_classes=splits.num_classes, class_names=splits.classes)
-            if set(wanted) != set(splits.forgotten):
-                raise UsageError(
-                    f"classes names {sorted(wanted)}, but the splits were made for {sorted(splits.forgotten)}; "
-                    "make the splits for the same classes, or leave classes out."
-                )
-    else:
-        raise UsageError(f"data must be a dataset, pour.Splits or samples by split, not a {type(data).__name__}.")
-    for name, part in (("training", splits.train), ("test", splits.test)):
-        for side, split in (("forgotten", part.forget), ("retained", part.retain)):
-            if not len(split):
-                raise UsageError(f"The {name} split of {splits.name} has no image of the {side} classes to audit on.")
-    return splits
-
-
-def _limited(splits: Splits, limit: int | None, seed: int) -> Splits:
-    """At most ``limit`` training images on each side, every class in its share."""
-    if limit is None:
-        return splits
-    most = max(len(splits.forgotten), splits.num_classes - len(splits.forgotten))
-    if limit < most:
-        raise UsageError(
-            f"A limit of {limit} training images per side leaves none for some of {most} classes; raise it."
-        )
-    labels = splits.train.whole.labels
-    gone = np.isin(labels, splits.forgotten)
-    sides = [np.flatnonzero(side) for side in (gone, ~gone)]
-    rows = np.sort(np.concatenate([side[stratified_rows(labels[side], limit, seed)] for side in sides]))
-    return replace(splits, train=Part.of(splits.train.whole.take(rows), splits.forgotten))
+def _checked_head(
+    model: nn.Module, role: Role, audited: Audited, inputs: Tensor, head: str | None, example: Example | None
+) -> str:
+    """Return the name of a model's head, found on the example or on inputs of the data."""
+    try:
+        if example is None:
+            found = head_on_images(model, inputs, head=head)
+        else:
+            found = find_head(model, head=head, example=example)
+        audited.task.check_head(found, len(audited.classes))
+    except UsageError as error:
+        raise UsageError(f"{error} This is the {role} model.") from error
+    return found.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
 from safetensors import SafetensorError
@@ -13,23 +13,20 @@ from safetensors.torch import load_file, save_file
 from pour._io import atomic_path, write_text
 from pour._records import decode, encode, read, record
 from pour._version import __version__
+from pour.auditing.features import Seen
 from pour.auditing.processes import is_first_process
 from pour.errors import PourError, UsageError
-from pour.models.tap import Features
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     import torch
-    from torch import Tensor
-
-
 __all__ = ["FeatureCache", "MeasureCache"]
 
 T = TypeVar("T")
 
-_VERSION = 2
+_VERSION = 3
 # A changed definition of a measure needs a new version, so that no audit reads values of the old definition.
 _MEASURES_VERSION = 2
 
@@ -47,28 +44,25 @@ class FeatureCache:
         key = f"{_VERSION}\0{model}\0{data}\0{self.precision}\0{self.device.type}"
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}-{split}.safetensors"
 
-    def read(self, path: Path, labels: Tensor) -> Features | None:
-        """Return the features in a file, or None if it is missing, cut short or of another number of images."""
+    def read(self, path: Path) -> Seen | None:
+        """Return the output in a file, or None if the file is missing or damaged."""
         if not path.is_file():
             return None
         try:
             stored = load_file(path, device=str(self.device))
-            features, scores = stored["features"], stored["scores"]
-        except (SafetensorError, OSError, KeyError):
-            # A cache is only a shortcut: the features are computed again and replace the file.
+            return Seen(**{"raw": stored["features"], **stored})
+        except (SafetensorError, OSError, KeyError, TypeError):
+            # A cache is only a shortcut: the output is computed again and replaces the file.
             return None
-        if not len(features) == len(scores) == len(labels):
-            return None
-        return Features(features=features, raw=stored.get("raw", features), scores=scores, labels=labels)
 
-    def write(self, path: Path, features: Features) -> None:
-        """Store the features. The first process writes for all."""
+    def write(self, path: Path, seen: Seen) -> None:
+        """Store the output. The first process writes for all."""
         if not is_first_process():
             return
-        tensors = {"features": features.features, "scores": features.scores}
-        if features.raw is not features.features:
-            tensors["raw"] = features.raw
-        # A cache is only a shortcut: without the file, the next audit computes the features again.
+        tensors = {field.name: getattr(seen, field.name) for field in fields(seen)}
+        if seen.raw is seen.features:
+            del tensors["raw"]
+        # A cache is only a shortcut: without the file, the next audit computes the output again.
         with contextlib.suppress(PourError), atomic_path(path) as temporary:
             save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, temporary)
 

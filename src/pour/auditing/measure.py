@@ -1,9 +1,10 @@
-"""The metrics that look at one model alone: accuracy, predictions, attacks, probes, norms, Neural Collapse."""
+"""Metrics of one model: accuracy, predictions, attacks, probes, norms and Neural Collapse."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -16,7 +17,7 @@ from pour.metrics.catalogue import list_metrics
 from pour.metrics.intervals import Z95, wilson
 from pour.metrics.membership import rmia
 from pour.metrics.norms import norm_leak
-from pour.metrics.predictions import confusion_matrix, retained_entropies, retained_uniformity
+from pour.metrics.predictions import retained_entropies, retained_uniformity
 from pour.metrics.probes import knn_probe, linear_probe
 from pour.metrics.unlearning import aus
 
@@ -25,33 +26,33 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pour.auditing.features import Tapped, View
-    from pour.geometry.collapse import NeuralCollapse
+    from pour.auditing.features import Side, Tapped, View
     from pour.metrics.probes import Probe
 
-__all__ = ["Measurer", "aus_reading"]
+__all__ = ["Measurer", "accuracy_name", "aus_reading"]
 
 T = TypeVar("T")
 
-# Groups of images left out in turn for the interval of a Neural Collapse measure.
+_SUFFIXES = {"test": "", "train": "_train"}
+# Number of groups of images for the interval of a Neural Collapse measure.
 _GROUPS = 5
-# The 97.5 % quantile of Student's t with as many degrees of freedom as there are groups, less one.
+# The 97.5 % quantile of Student's t with one degree of freedom less than there are groups.
 _STUDENT = 2.7764
 _COLLAPSE = ("nc1", "nc2_norm_spread", "nc2_angle_std", "nc3")
 
 
 @dataclass
 class Measurer:
-    """Measures single models; what cannot be measured is left out and said in the notes."""
+    """Measures single models. A measure that cannot be computed is absent, and a note gives the reason."""
 
     seed: int
     class_counts: Mapping[int, int]
-    """Images of each class in the whole training split, before any limit."""
+    """Number of training images of each class, before any limit."""
     notes: list[str] = field(default_factory=list)
-    """Why a measure is absent."""
+    """Reasons for absent measures."""
 
     def attempt(self, what: str, measure: Callable[[], T]) -> T | None:
-        """Measure, or note the sentence that says why it could not be done."""
+        """Return a measure, or None and add a note with the reason."""
         try:
             return measure()
         except UsageError as error:
@@ -60,18 +61,19 @@ class Measurer:
                 self.notes.append(note)
             return None
 
-    def scores(self, model: Tapped) -> dict[str, Reading]:
-        """Accuracies on every split, and how even the answers on forgotten images are."""
+    def answers(self, model: Tapped) -> dict[str, Reading]:
+        """Return accuracies on every split, and how evenly the answers on forgotten images are spread."""
         found: dict[str, Reading] = {}
         for split, seen in model.splits.items():
             accuracy = split_accuracy(seen.scores, seen.labels, classes=model.forgotten)
-            for side, letter in (("retain", "r"), ("forget", "f")):
+            sides: tuple[tuple[Side, str], ...] = (("retain", "r"), ("forget", "f"))
+            for side, letter in sides:
                 if side in accuracy:
-                    n = int(model.mask(split, side).sum())  # type: ignore[arg-type]
-                    found[_accuracy_name(split, letter)] = Reading.of(wilson(round(float(accuracy[side]) * n), n), n)
-        for split, suffix in (("test", ""), ("train", "_train")):
+                    n = int(model.mask(split, side).sum())
+                    found[accuracy_name(split, letter)] = Reading.of(wilson(round(float(accuracy[side]) * n), n), n)
+        for split, suffix in _SUFFIXES.items():
             what = f"the entropy of the {model.role} model on {split} images"
-            found |= self.attempt(what, lambda split=split, suffix=suffix: self._uniformity(model, split, suffix)) or {}  # type: ignore[misc]
+            found |= self.attempt(what, partial(self._uniformity, model, split, suffix)) or {}
         return found | self._metrics_of_packages(model)
 
     def _metrics_of_packages(self, model: Tapped) -> dict[str, Reading]:
@@ -93,41 +95,35 @@ class Measurer:
                 self.notes.append(f"{what}: its value is {value}.")
         return readings
 
-    def called(self, model: Tapped, split: str = "test") -> list[int]:
-        """How often each class is the answer on the forgotten classes' images of a split."""
-        scores, labels = model.splits[split].scores, model.labels(split)
-        counts = confusion_matrix(scores, labels, scores.shape[1])[list(model.forgotten)].sum(dim=0)
-        answer: list[int] = counts.tolist()
-        return answer
-
     def features(self, model: Tapped, view: View) -> dict[str, Reading]:
-        """Membership attack, probes and norms, from the features that the head sees or the raw ones."""
+        """Return membership attack, probes and norms, from one view of the features."""
+        measures = {
+            "membership": self._membership,
+            "linear probe": self._linear_probe,
+            "knn probe": self._knn_probe,
+            "norms": self._norms,
+        }
         found: dict[str, Reading] = {}
-        for measure in (self._membership, self._linear_probe, self._knn_probe, self._norms):
-            what = f"{measure.__name__.strip('_').replace('_', ' ')} of the {model.role} model"
-            found |= self.attempt(what, lambda measure=measure: measure(model, view)) or {}  # type: ignore[misc]
+        for name, measure in measures.items():
+            found |= self.attempt(f"{name} of the {model.role} model", partial(measure, model, view)) or {}
         return found
 
     def collapse(self, model: Tapped) -> tuple[dict[str, Reading], dict[str, float]]:
-        """Neural Collapse of the retained classes: readings of both splits, and all measures on training images."""
+        """Return readings of Neural Collapse of the retained classes, and all of its measures on training images."""
         found: dict[str, Reading] = {}
         everything: dict[str, float] = {}
-        for split, suffix in (("test", ""), ("train", "_train")):
+        for split, suffix in _SUFFIXES.items():
             keep = model.mask(split, "retain")
             rows, labels = model.rows(split)[keep], model.labels(split)[keep]
-
-            def measured(rows: Tensor = rows, labels: Tensor = labels) -> NeuralCollapse:
-                return neural_collapse(rows, labels, model.weight, model.bias)
-
             what = f"Neural Collapse of the {model.role} model on {split} images"
-            whole = self.attempt(what, measured)
+            whole = self.attempt(what, partial(neural_collapse, rows, labels, model.weight, model.bias))
             if whole is None:
                 continue
             values = {name: value for name, value in whole.to_dict().items() if value is not None}
             undefined = [name for name, value in values.items() if not math.isfinite(value)]
             if undefined:
                 self.notes.append(f"{', '.join(undefined)} of the {model.role} model on {split} images is undefined.")
-            values = {name: value for name, value in values.items() if name not in undefined}
+                values = {name: value for name, value in values.items() if name not in undefined}
             errors = _jackknife(rows, labels, model)
             for name in _COLLAPSE:
                 if name in values:
@@ -165,7 +161,6 @@ class Measurer:
         )
         both = attack.members + attack.others
         return {
-            # First what the verdict on the two rates depends on.
             "rmia_balanced_accuracy": Reading.of(attack.balanced_accuracy, both),
             "rmia_auc": Reading.of(attack.auc, both),
             "rmia_tpr": Reading.of(attack.tpr, attack.members),
@@ -173,7 +168,10 @@ class Measurer:
         }
 
     def _in_proportion(self, labels: Tensor) -> Tensor:
-        """Training images in the whole split's shares of classes; the attack would take other shares for membership."""
+        """Return training images with the class shares of the whole split.
+
+        The attack would recognise other shares as membership.
+        """
         counts = torch.bincount(labels, minlength=max(self.class_counts) + 1).tolist()
         share = min(counts[c] / total for c, total in self.class_counts.items())
         if share == 1:
@@ -191,14 +189,17 @@ class Measurer:
 
     def _norms(self, model: Tapped, view: View) -> dict[str, Reading]:
         found = {}
-        for split, suffix in (("test", ""), ("train", "_train")):
+        for split, suffix in _SUFFIXES.items():
             leak = norm_leak(model.side(split, "forget", view), model.side(split, "retain", view)).leak
             found[f"norm_leak{suffix}"] = Reading.of(leak, len(model.labels(split)))
         return found
 
 
 def aus_reading(original: Mapping[str, Reading], model: Mapping[str, Reading], suffix: str = "") -> Reading:
-    """AUS on the test split or that of ``suffix``; the errors of its accuracies, on separate images, add in squares."""
+    """Return AUS on the test split, or on the split of ``suffix``.
+
+    The errors of its two accuracies are independent, so their squares add up.
+    """
     before, retain, forget = original[f"acc_r{suffix}"].value, model[f"acc_r{suffix}"], model[f"acc_f{suffix}"]
     value = aus(before, retain.value, forget.value)
     ends_r = [aus(before, end, forget.value) for end in retain.bounds]
@@ -217,7 +218,8 @@ def _probe_readings(name: str, probe: Probe, model: Tapped) -> dict[str, Reading
     }
 
 
-def _accuracy_name(split: str, letter: str) -> str:
+def accuracy_name(split: str, letter: str) -> str:
+    """Return the name of the accuracy on retained ("r") or forgotten ("f") images of a split."""
     if split == "test":
         return f"acc_{letter}"
     return f"acc_t{letter}" if split == "train" else f"acc_{letter}_{split}"
@@ -228,10 +230,10 @@ def _train_and_test(model: Tapped, view: View) -> tuple[Tensor, Tensor, Tensor, 
 
 
 def _jackknife(rows: Tensor, labels: Tensor, model: Tapped) -> dict[str, float]:
-    """Standard errors of the Neural Collapse measures, by leaving out one group of images after another.
+    """Return standard errors of the Neural Collapse measures, from leaving out one group of images after another.
 
-    Groups take every fifth image of each class; empty where a class has too few images to spare a group. So few groups
-    leave the errors themselves uncertain: they are as much wider as Student's quantile for them is than the normal one.
+    A group has every fifth image of each class. The result is empty if a class has too few images for the groups. The
+    errors of few groups are uncertain, so Student's quantile replaces the normal one.
     """
     counts = torch.bincount(labels)
     if int(counts[counts > 0].min()) < 2 * _GROUPS:

@@ -79,7 +79,9 @@ class AuditedData:
     forgotten: tuple[int, ...]
     """Indices of the forgotten classes."""
     counts: Mapping[str, tuple[int, int]]
-    """Number of images of the forgotten and of the retained classes, by split."""
+    """Number of samples with a forgotten class and of the others, by split."""
+    unit: str = "image"
+    """Noun for what has a label: ``image`` or ``pixel``."""
 
     def __post_init__(self) -> None:
         unknown = [label for label in self.forgotten if not 0 <= label < len(self.classes)]
@@ -128,8 +130,8 @@ class AuditReport:
 
     @property
     def pixelwise(self) -> bool:
-        """Whether the audit counted pixels of scenes and not images."""
-        return any(line.name == "iou_r" for line in self.lines)
+        """Whether labels belong to pixels."""
+        return self.data.unit == "pixel"
 
     @property
     def summary(self) -> tuple[str, str, str]:

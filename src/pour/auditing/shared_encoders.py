@@ -9,7 +9,7 @@ import torch
 from pour.models.head import find_head
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
-from pour.models.tap import Features, tap_features, to_unit
+from pour.models.tap import tap_features, to_unit
 from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pour.models.head import Head
 
-__all__ = ["from_encodings", "same_encoder"]
+__all__ = ["run_head", "runs_head_on", "same_encoder"]
 
 # Of the encoder's output: far above what another choice of kernels changes, far below what another network would.
 _TOLERANCE = 0.01
@@ -49,38 +49,35 @@ def same_encoder(first: nn.Module, second: nn.Module, *, heads: tuple[str, str] 
     )
 
 
-def from_encodings(
-    model: nn.Module, head: Head, raw: Tensor, labels: Tensor, images: Tensor, *, batch_size: int
-) -> Features | None:
-    """Features and scores of a model whose encoder's output is known, by running its head alone.
-
-    The model runs whole on ``images``, the first ones of the split. Where it then sees other encodings than the known
-    ones, or does more with the head's scores than hand them on, the answer is None.
+def runs_head_on(model: nn.Module, head: Head, inputs: Tensor, raw: Tensor) -> bool:
+    """Return whether the encoder of ``model`` gives ``raw``, and its scores are those of the head alone.
 
     Args:
-        model: on the device of ``raw``.
-        head: its head, or that of a copy.
-        raw: the encoder's output on all images of the split, (n, d).
-        labels: of the split, (n,).
-        images: the first images of the split, a batch.
-        batch_size: rows to a call of the head.
+        model: Network on the device of ``raw``.
+        head: Its head, or the head of a copy.
+        inputs: Inputs of a batch.
+        raw: Output of another network's encoder on them, (n, d).
     """
-    network = unwrap(model)
-    with tap_features(network, head) as tap, evaluating(network), torch.inference_mode():
-        whole = scores_of(network(to_unit(images)), num_classes=tap.head.num_classes)
-        known = raw[: len(images)]
-        if tap.raw.shape != known.shape or not _close(tap.raw, known):
-            return None
-        parts: list[tuple[Tensor, Tensor]] = []
+    with tap_features(model, head) as tap, evaluating(model), torch.inference_mode():
+        whole = scores_of(model(to_unit(inputs)), num_classes=tap.head.num_classes)
+        if tap.raw.shape != raw.shape or not _close(tap.raw, raw):
+            return False
+        alone = scores_of(tap.head.module(raw.clone()), num_classes=tap.head.num_classes)
+    return alone.shape == whole.shape and _close(alone, whole)
+
+
+def run_head(model: nn.Module, head: Head, raw: Tensor, *, batch_size: int) -> tuple[Tensor, Tensor]:
+    """Return features and scores of ``model`` from its encoder's output ``raw``, (n, d)."""
+    parts: list[tuple[Tensor, Tensor]] = []
+    with tap_features(model, head) as tap, evaluating(model), torch.inference_mode():
         for rows in torch.split(raw, batch_size):
-            # Copied, so that the last bit of a product does not depend on where in memory the rows lie.
+            # Copied, so that the last bit of a product does not depend on the place of the rows in memory.
             scores = scores_of(tap.head.module(rows.clone()), num_classes=tap.head.num_classes)
             parts.append((tap.features, scores))
-        if parts[0][1].shape[1:] != whole.shape[1:] or not _close(parts[0][1][: len(whole)], whole[:batch_size]):
-            return None
+        same = tap.raw is tap.features
     # Joined outside inference mode, so that probes and attacks may train on the result.
     features, scores = (torch.cat(column) for column in zip(*parts, strict=True))
-    return Features(features=features if tap.raw is not tap.features else raw, raw=raw, scores=scores, labels=labels)
+    return raw if same else features, scores
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""CKA and RUS between two models' features, with the interval that the choice of images leaves open."""
+"""CKA and RUS between the features of two models, with intervals over samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pour.metrics.unlearning import rus
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pour.auditing.features import Tapped, View
+    from pour.auditing.features import Side, Tapped, View
     from pour.metrics.unlearning import Reference
 
 __all__ = ["cka_reading", "cka_standard_error", "rus_reading", "similarities"]
@@ -23,37 +23,46 @@ _FEWEST_DEBIASED = 4
 
 
 def similarities(one: Tapped, other: Tapped, split: str, view: View) -> dict[str, Reading]:
-    """CKA of two models on the forgotten ("f") and the retained images ("r") of a split."""
+    """Return the CKA of two models on the forgotten ("f") and the retained samples ("r") of a split."""
+    sides: dict[str, Side] = {"f": "forget", "r": "retain"}
     return {
-        "f": cka_reading(one.side(split, "forget", view), other.side(split, "forget", view)),
-        "r": cka_reading(one.side(split, "retain", view), other.side(split, "retain", view)),
+        letter: cka_reading(one.side(split, side, view), other.side(split, side, view), one.groups(split, side))
+        for letter, side in sides.items()
     }
 
 
-def cka_reading(x: Tensor, y: Tensor) -> Reading:
-    """Linear CKA of two (n, d) feature matrices, with its 95 % interval and the debiased value beside it."""
-    debiased = float(linear_cka(x, y, debiased=True)) if len(x) >= _FEWEST_DEBIASED else None
+def cka_reading(x: Tensor, y: Tensor, samples: Tensor | None = None) -> Reading:
+    """Return the linear CKA of two (n, d) feature matrices, its 95 % interval over samples and the debiased value.
+
+    Args:
+        x: Features of one model.
+        y: Features of another model at the same places.
+        samples: Index of the sample of each row, (n,). By default each row is a sample.
+    """
+    enough = len(x) >= _FEWEST_DEBIASED
+    debiased = float(linear_cka(x, y, debiased=True)) if enough else None
     value = float(linear_cka(x, y))
-    # Of two images CKA is 1 whatever the features are: so few leave no interval to read anything against.
-    error = cka_standard_error(x, y) if len(x) >= _FEWEST_DEBIASED else None
+    # The CKA of two images is 1 for all features, so few images give no interval.
+    error = cka_standard_error(x, y, samples) if enough else None
     return Reading.around(value, error, n=len(x), within=(0.0, 1.0), debiased=debiased)
 
 
 @torch.no_grad()
-def cka_standard_error(x: Tensor, y: Tensor) -> float:
-    r"""Standard error of linear CKA over the draw of the images, from the influence of each image.
+def cka_standard_error(x: Tensor, y: Tensor, samples: Tensor | None = None) -> float | None:
+    r"""Return the standard error of linear CKA over the draw of the samples, from the influence of each sample.
 
-    With centred rows, :math:`\mathrm{CKA} = \|C_{xy}\|^2 / (\|C_{xx}\| \|C_{yy}\|)`, and image i moves its logarithm by
+    With centred rows, :math:`\mathrm{CKA} = \|C_{xy}\|^2 / (\|C_{xx}\| \|C_{yy}\|)`. Row i changes its logarithm by
     :math:`2 x_i^\top C_{xy} y_i / \|C_{xy}\|^2 - x_i^\top C_{xx} x_i / \|C_{xx}\|^2 - y_i^\top C_{yy} y_i /
-    \|C_{yy}\|^2`; the standard deviation of this over the square root of n is the error of the logarithm (the
-    infinitesimal jackknife). One more pass over the features, where a bootstrap would take hundreds.
+    \|C_{yy}\|^2`. The influence of a sample is the sum over its rows. The standard deviation of the influences gives
+    the error of the logarithm (the infinitesimal jackknife), with one more pass over the features.
 
     Args:
         x: ``(n, d_x)`` features.
-        y: ``(n, d_y)`` features of the same images.
+        y: ``(n, d_y)`` features at the same places.
+        samples: Index of the sample of each row, (n,). By default each row is a sample.
 
     Returns:
-        0 where either side is constant or n is 1.
+        0 if either side is constant or n is 1. None if all rows are of one sample.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -67,20 +76,25 @@ def cka_standard_error(x: Tensor, y: Tensor) -> float:
     totals = [float(rows.sum()) for rows in (cross, own_x, own_y)]
     if n < 2 or min(totals) <= 0:
         return 0.0
-    influence = n * (2 * cross / totals[0] - own_x / totals[1] - own_y / totals[2])
+    influence = 2 * cross / totals[0] - own_x / totals[1] - own_y / totals[2]
+    if samples is not None:
+        rows = torch.bincount(samples)
+        influence = influence.new_zeros(len(rows)).index_add_(0, samples, influence)[rows > 0]
+        if len(influence) < 2:
+            return None
     cka = totals[0] / math.sqrt(totals[1] * totals[2])
-    return min(1.0, cka) * float(influence.std()) / math.sqrt(n)
+    return min(1.0, cka) * float(influence.std()) * math.sqrt(len(influence))
 
 
 def _products(x: Tensor, y: Tensor) -> Tensor:
-    """``x_i . (x^T y) y_i`` for every row i, through d x d or n x n products, whichever is smaller."""
+    """Return ``x_i . (x^T y) y_i`` for every row i, from d x d or n x n products, whichever are smaller."""
     if len(x) < min(x.shape[1], y.shape[1]):
         return ((x @ x.T) * (y @ y.T)).sum(dim=1)
     return ((x @ (x.T @ y)) * y).sum(dim=1)
 
 
 def rus_reading(forget: Reading, retain: Reading, reference: Reference) -> Reading:
-    """RUS of the two sides' CKA; the errors of the two, on different images, add in squares."""
+    """Return the RUS of the CKA on both sides. Their errors are independent, so their squares add up."""
     value = rus(forget.value, retain.value, reference=reference)
     debiased = None
     if forget.debiased is not None and retain.debiased is not None:

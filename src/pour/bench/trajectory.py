@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from pour._records import Option, Scalar, record
 from pour.auditing.distance import discrepancies
-from pour.auditing.features import Tapped, Tapper
+from pour.auditing.features import Tapped
+from pour.auditing.tapper import Tapper
 from pour.data.draws import stratified_rows
 from pour.errors import DivergenceError, UsageError
 from pour.models.copy_and_swap import copy_model
 from pour.models.unwrap import unwrap
+from pour.training.tasks.task import get_task
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.request import ForgetRequest
 from pour.unlearning.unlearn import make_method
@@ -95,7 +97,12 @@ def follow(
     if every < 1:
         raise UsageError(f"The steps between looks must be at least 1, but are {every}.")
     few = splits.retain_train.take(stratified_rows(splits.retain_train.labels, limit, run.seed))
-    tapper = Tapper({"test": splits.test.whole, "train": few}, forgotten=splits.forgotten, device=run.torch_device)
+    tapper = Tapper(
+        task=get_task("classify"),
+        samples={"test": splits.test.whole, "train": few},
+        forgotten=splits.forgotten,
+        device=run.torch_device,
+    )
     observer = _Observer(
         copy_model(unwrap(original)).to(run.torch_device), tapper, tapper.tap(retrained, "retrained"), every, run.seed
     )

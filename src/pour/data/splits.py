@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pour.data.dataset import ImageDataset, LabelArray
     from pour.data.samples import IndexedSamples
 
-__all__ = ["Part", "Splits", "hold_out"]
+__all__ = ["Part", "Splits", "class_names", "hold_out"]
 
 SamplesT = TypeVar("SamplesT", bound="IndexedSamples")
 
@@ -94,7 +94,7 @@ class Splits:
         mirrors, name = True, "own data"
         if isinstance(dataset, Mapping):
             splits = _indexed(dataset)
-            names = tuple(classes or _class_names(dataset, splits))
+            names = tuple(classes or class_names(dataset) or _numbers(splits))
         else:
             if classes is not None:
                 raise UsageError(f"{dataset.name} has class names of its own; leave classes out.")
@@ -188,9 +188,16 @@ def _indexed(parts: Mapping[str, Any]) -> dict[str, IndexedSamples]:
     return indexed
 
 
-def _class_names(parts: Mapping[str, Any], splits: Mapping[str, IndexedSamples]) -> tuple[str, ...]:
-    """Return the class names that a dataset lists, otherwise the numbers up to the highest label."""
-    listed = getattr(parts["train"], "classes", None)
-    if isinstance(listed, list | tuple) and all(isinstance(name, str) for name in listed):
-        return tuple(listed)
+def class_names(parts: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the class names that a dataset lists, or the dataset of a loader. None if there are none."""
+    for part in parts.values():
+        for source in (part, getattr(part, "dataset", None)):
+            listed = getattr(source, "classes", None)
+            if isinstance(listed, list | tuple) and all(isinstance(name, str) for name in listed):
+                return tuple(listed)
+    return None
+
+
+def _numbers(splits: Mapping[str, IndexedSamples]) -> tuple[str, ...]:
+    """Return the numbers up to the highest label."""
     return tuple(map(str, range(1 + max(int(samples.labels.max()) for samples in splits.values()))))

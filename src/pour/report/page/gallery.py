@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 import torch
 
-from pour.auditing.features import pooled
 from pour.errors import UsageError
 from pour.metrics.predictions import confusion_matrix
 from pour.models.copy_and_swap import in_float32
@@ -34,6 +33,7 @@ from pour.report.page.feature_map import Embedding
 from pour.report.page.sections import FigureSection
 from pour.report.pictures import Gallery, register_pictures
 from pour.training.tasks.classify import evaluation_loader
+from pour.training.tasks.task import get_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,7 +96,8 @@ def _features(subject: Subject, name: str, head: Head) -> Features:
     """Return the features of the test images, one vector per image."""
     batches = evaluation_loader(subject.samples, subject.run)
     seen = extract_features(in_float32(subject.models[name]), batches, device=subject.run.torch_device, head=head)
-    return replace(seen, features=pooled(seen.features, head))
+    rows = get_task("classify").rows(seen.features.movedim(head.dim, 1), seen.labels)
+    return replace(seen, features=rows.features.float())
 
 
 def _confusions(features: Mapping[str, Features], data: AuditedData) -> list[FigureSection]:

@@ -1,0 +1,170 @@
+"""Data of an audit: samples by split, and the classes to forget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from pour.data.classes import resolve_classes
+from pour.data.draws import stratified_rows
+from pour.data.samples import as_samples, first_batch, is_indexed
+from pour.data.splits import Splits, class_names
+from pour.errors import UsageError
+from pour.models.card import class_names as names_of_model
+from pour.models.head import find_head
+from pour.models.history import forgotten_before
+from pour.models.unwrap import unwrap
+from pour.training.tasks.task import Task, find_task, get_task, task_of_labels
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pour.data.classes import ClassRequest
+    from pour.data.samples import Batches, IndexedSamples
+    from pour.training.tasks.task import Dataset
+
+__all__ = ["Audited", "audited_data"]
+
+
+@dataclass(frozen=True, eq=False)
+class Audited:
+    """Samples of an audit by split, and its classes."""
+
+    task: Task[Any, Any]
+    name: str
+    """Name of the dataset."""
+    classes: tuple[str, ...]
+    """Names of all classes."""
+    forgotten: tuple[int, ...]
+    """Indices of the forgotten classes."""
+    samples: Mapping[str, IndexedSamples | Batches]
+    """Samples by split: ``"test"``, then ``"train"`` and further test sets if the task has one label per sample."""
+
+    def indexed(self, what: str) -> dict[str, IndexedSamples]:
+        """Return the samples, all of which have an index. Raise UsageError that names ``what`` needs one."""
+        found = {name: samples for name, samples in self.samples.items() if is_indexed(samples)}
+        if missing := [name for name in self.samples if name not in found]:
+            raise UsageError(
+                f"{what} chooses samples by their index, which the {missing[0]} loader does not have; give the dataset "
+                "that it reads."
+            )
+        return found
+
+    def splits(self, what: str) -> Splits:
+        """Return forget and retain samples by split, for a step ``what`` that needs training samples."""
+        if "train" not in self.samples:
+            raise UsageError(f"{what} needs one label per sample, which the task {self.task.name} does not have.")
+        return Splits.of(self.indexed(what), list(self.forgotten), classes=self.classes)
+
+    def side_counts(self, samples: IndexedSamples) -> tuple[int, int]:
+        """Return the number of samples with a forgotten class, and of the others."""
+        forgotten = int(self.task.belongs(torch.as_tensor(samples.labels), self.forgotten).sum())
+        return forgotten, len(samples) - forgotten
+
+    def check_sides(self, name: str, counts: tuple[int, int]) -> None:
+        """Raise UsageError if a split that needs samples on both sides has none on one of them."""
+        for side, count in zip(("forgotten", "retained"), counts, strict=True):
+            if not count and name in ("test", "train") and self.task.one_label:
+                kind = {"train": "training"}.get(name, name)
+                raise UsageError(
+                    f"The {kind} split of {self.name} has no {self.task.unit} of the {side} classes to audit on."
+                )
+
+    def class_counts(self) -> dict[int, int]:
+        """Return the number of training samples of each class; empty if it is known only after reading them."""
+        train = self.samples.get("train")
+        if train is None or not is_indexed(train):
+            return {}
+        labels, counts = np.unique(train.labels, return_counts=True)
+        return dict(zip(labels.tolist(), counts.tolist(), strict=True))
+
+    def limited(self, limit: int | None, seed: int) -> Audited:
+        """Return at most ``limit`` training samples on each side; every class has its share."""
+        if limit is None:
+            return self
+        train = self.splits("limit").train
+        most = max(len(self.forgotten), len(self.classes) - len(self.forgotten))
+        if limit < most:
+            raise UsageError(
+                f"A limit of {limit} training images per side leaves none for some of {most} classes; raise it."
+            )
+        labels = train.whole.labels
+        is_forgotten = np.isin(labels, self.forgotten)
+        sides = [np.flatnonzero(side) for side in (is_forgotten, ~is_forgotten)]
+        rows = np.sort(np.concatenate([side[stratified_rows(labels[side], limit, seed)] for side in sides]))
+        return replace(self, samples={**self.samples, "train": train.whole.take(rows)})
+
+
+def audited_data(
+    data: Splits | Dataset | Mapping[str, Any],
+    classes: ClassRequest | None,
+    task: Task[Any, Any] | str | None,
+    unlearned: nn.Module,
+) -> Audited:
+    """Return the data of an audit.
+
+    Args:
+        data: Splits, a dataset, or samples by split.
+        classes: Forgotten classes; by default those of the splits, or those in the history of ``unlearned``.
+        task: Task or its name; by default the task of the data.
+        unlearned: Model to audit.
+    """
+    if isinstance(data, Splits):
+        return _of_splits(data, classes, task)
+    request = sorted(forgotten_before(unlearned)) if classes is None else classes
+    if classes is None and not request:
+        raise UsageError("The unlearned model's history names no forgotten classes; pass classes.")
+    if isinstance(data, Mapping):
+        return _of_mapping(data, request, task, unlearned)
+    if not hasattr(data, "splits") or not hasattr(data, "classes"):
+        raise UsageError(f"data must be a dataset, pour.Splits or samples by split, not a {type(data).__name__}.")
+    chosen = task if isinstance(task, Task) else get_task(task or find_task(data.name))
+    samples = {name: chosen.split(data, name) for name in _names(chosen, data.splits)}
+    return Audited(chosen, data.name, tuple(data.classes), chosen.classes(data, request), samples)
+
+
+def _of_splits(splits: Splits, classes: ClassRequest | None, task: Task[Any, Any] | str | None) -> Audited:
+    if classes is not None:
+        wanted = resolve_classes(classes, num_classes=splits.num_classes, class_names=splits.classes)
+        if set(wanted) != set(splits.forgotten):
+            raise UsageError(
+                f"classes names {sorted(wanted)}, but the splits were made for {sorted(splits.forgotten)}; "
+                "make the splits for the same classes, or leave classes out."
+            )
+    parts = {"test": splits.test, "train": splits.train, **splits.extra}
+    chosen = _task(task, splits.test.whole)
+    samples = {name: parts[name].whole for name in _names(chosen, parts)}
+    return Audited(chosen, splits.name, splits.classes, splits.forgotten, samples)
+
+
+def _of_mapping(
+    data: Mapping[str, Any], request: ClassRequest, task: Task[Any, Any] | str | None, unlearned: nn.Module
+) -> Audited:
+    samples = {name: as_samples(part) for name, part in data.items()}
+    if "test" not in samples:
+        raise UsageError(f"The data have no test split, only {', '.join(samples) or 'none'}.")
+    chosen = _task(task, samples["test"])
+    names = class_names(data) or names_of_model(unlearned)
+    if names is None:
+        names = tuple(map(str, range(find_head(unwrap(unlearned)).num_classes)))
+    forgotten = resolve_classes(request, num_classes=len(names), class_names=names)
+    return Audited(chosen, "own data", names, forgotten, {name: samples[name] for name in _names(chosen, samples)})
+
+
+def _task(task: Task[Any, Any] | str | None, samples: IndexedSamples | Batches) -> Task[Any, Any]:
+    if isinstance(task, Task):
+        return task
+    return get_task(task or task_of_labels(first_batch(samples, 1)[1]))
+
+
+def _names(task: Task[Any, Any], splits: Mapping[str, Any]) -> list[str]:
+    """Return the splits that an audit reads, the test split first."""
+    needed = ["test", "train"] if task.one_label else ["test"]
+    for name in needed:
+        if name not in splits:
+            raise UsageError(f"The data have no {name} split, only {', '.join(splits) or 'none'}.")
+    return [*needed, *(name for name in splits if name not in needed and task.one_label)]

@@ -1,0 +1,59 @@
+"""Recognise the samples of a loader again, and report readings of it that differ."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import torch
+
+from pour.data.samples import first_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+    from pour.data.samples import Batches
+
+__all__ = ["loader_notes", "sample_digests"]
+
+_COMPARED = 64
+
+
+def sample_digests(inputs: Tensor, labels: Tensor) -> list[bytes]:
+    """Return a digest of each sample of a batch, from its input and its label.
+
+    Example:
+        >>> first, second = sample_digests(torch.zeros(2, 3), torch.tensor([0, 1]))
+        >>> first == second
+        False
+    """
+    columns = [part.detach().cpu().contiguous().reshape(len(part), -1).view(torch.uint8) for part in (inputs, labels)]
+    return [hashlib.blake2b(row.numpy().tobytes()).digest() for row in torch.cat(columns, dim=1)]
+
+
+def loader_notes(name: str, loader: Batches, digests: Iterable[bytes], count: int) -> list[str]:
+    """Return sentences on samples that a loader left out, or that change from one reading to the next.
+
+    Args:
+        name: Name of the split.
+        loader: Loader that was read once.
+        digests: Digests of the samples of that reading.
+        count: Number of these samples.
+    """
+    notes = []
+    dataset = getattr(loader, "dataset", ())
+    left_out = len(dataset) - count if hasattr(dataset, "__len__") else 0
+    if left_out > 0:
+        notes.append(
+            f"the {name} loader gave {count:,} of the {len(dataset):,} samples of its dataset, as with drop_last; the "
+            "others are not audited"
+        )
+    again = sample_digests(*first_batch(loader, _COMPARED))
+    if len(set(again).difference(digests)) > max(0, left_out):
+        notes.append(
+            f"the {name} loader gives other inputs at each reading, as random augmentation does; all models saw the "
+            "inputs of one reading, and another audit sees others"
+        )
+    return notes

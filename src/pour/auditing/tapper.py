@@ -1,0 +1,377 @@
+"""Run every model once over every split: one pass over the data feeds each batch to all models."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pour.auditing.cache import FeatureCache
+from pour.auditing.features import Seen, Tapped
+from pour.auditing.loaders import loader_notes, sample_digests
+from pour.auditing.processes import all_agree, gather_rows, one_of_several, share_of
+from pour.auditing.shared_encoders import run_head, runs_head_on, same_encoder
+from pour.data.digest import split_digest
+from pour.data.samples import is_indexed
+from pour.errors import UsageError
+from pour.geometry.projector import Projector
+from pour.metrics.predictions import confusion_matrix
+from pour.models.copy_and_swap import copy_model
+from pour.models.head import find_head
+from pour.models.projecting.projected_head import ProjectedHead
+from pour.models.state import digest
+from pour.models.tap import checked_batches, extract_features, fast_encoder
+from pour.models.unwrap import unwrap
+from pour.training.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from torch import nn
+
+    from pour.auditing.features import Role
+    from pour.data.loader import EpochLoader
+    from pour.data.samples import Batches, IndexedSamples
+    from pour.models.head import Head
+    from pour.training.run import Precision
+    from pour.training.tasks.task import Task
+
+__all__ = ["Tapper"]
+
+# Large enough to keep a GPU busy. On a CPU the feature maps of a batch should stay near its caches.
+_GPU_BATCH = 2000
+_CPU_BATCH = 64
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """A model and its head, as the passes over the data need them."""
+
+    role: Role
+    network: nn.Module
+    head: Head
+    digest: str
+    device: torch.device
+
+    @cached_property
+    def on_device(self) -> nn.Module:
+        """Copy on the device; in float32, so that half-precision weights are measured as they are stored."""
+        copy = copy_model(self.network).float()
+        copy.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return copy
+
+    @cached_property
+    def identity(self) -> str:
+        """Text that differs for networks with different outputs."""
+        return f"{self.digest}\0{_structure(self.network)}\0{self.head.name}"
+
+
+@dataclass
+class Tapper:
+    """Runs models over the splits. One pass over a split feeds each batch to every model."""
+
+    task: Task[Any, Any]
+    samples: Mapping[str, IndexedSamples | Batches]
+    """Samples by split."""
+    forgotten: tuple[int, ...]
+    """Forgotten classes."""
+    device: torch.device
+    """Device of the models and of their output."""
+    precision: Precision = "fp32"
+    """fp32 (on a GPU that has it TF32 for all layers but the head), or bf16. The output is always float32."""
+    heads: Mapping[Role, str] = field(default_factory=dict)
+    """Dotted names of the models' heads; other heads are found."""
+    seed: int = 0
+    """Fixes the draw of feature vectors."""
+    cache: Path | None = None
+    """Folder that keeps the output of the reference models."""
+    cache_unlearned: bool = False
+    """Also keep the unlearned model's output there."""
+    advance: Callable[[int, str], None] = lambda samples, note: None
+    """Function of the number of samples of a step and a note on it."""
+    notes: list[str] = field(default_factory=list)
+    """Remarks on loaders whose readings differ."""
+    _loaders: dict[str, EpochLoader] = field(default_factory=dict)
+    _digests: dict[str, str] = field(default_factory=dict)
+    _drawn: dict[str, Tensor | None] = field(default_factory=dict)
+
+    def tap(self, model: nn.Module, role: Role) -> Tapped:
+        """Return the output of one model on all splits."""
+        return self.tap_all({role: model})[role]
+
+    def tap_all(self, models: Mapping[Role, nn.Module]) -> dict[Role, Tapped]:
+        """Return the output of each model on all splits. The models stay as they are."""
+        # Hashing releases Python's lock, so threads can hash the weights of several models at a time.
+        with ThreadPoolExecutor() as pool:
+            digests = list(pool.map(_weights_digest, models.values()))
+        prepared = [
+            _Model(role, unwrap(model), find_head(unwrap(model), head=self.heads.get(role)), known, self.device)
+            for (role, model), known in zip(models.items(), digests, strict=True)
+        ]
+        store = None if self.cache is None else FeatureCache(self.cache, self.precision, self.device)
+        cached = [] if store is None else [m for m in prepared if self.cache_unlearned or m.role != "unlearned"]
+        twins = {} if one_of_several() else _twins(prepared)
+        splits: dict[str, dict[Role, Seen]] = {}
+        files: dict[Role, list[str]] = {model.role: [] for model in cached}
+        for name in self.samples:
+            paths = {model.role: self._path(store, model, name) for model in cached} if store is not None else {}
+            splits[name] = self._split(name, prepared, twins, store, paths)
+            for role, path in paths.items():
+                files[role].append(path.name)
+        return {
+            model.role: Tapped(
+                role=model.role,
+                digest=model.digest,
+                forgotten=self.forgotten,
+                splits={name: seen[model.role] for name, seen in splits.items()},
+                weight=_projected_weight(model.head).to(self.device),
+                bias=None if model.head.bias is None else model.head.bias.float().to(self.device),
+                projected=isinstance(model.head.module, ProjectedHead),
+                source=" ".join(files.get(model.role, ())) or None,
+            )
+            for model in prepared
+        }
+
+    def _split(
+        self,
+        name: str,
+        models: Sequence[_Model],
+        twins: Mapping[Role, Role],
+        store: FeatureCache | None,
+        paths: Mapping[Role, Path],
+    ) -> dict[Role, Seen]:
+        """Return the output of all models on a split, from the cache or from one pass."""
+        found: dict[Role, Seen] = {}
+        for model in models:
+            stored = store.read(paths[model.role]) if store is not None and model.role in paths else None
+            # Processes with disks of their own may not all have the file, and a pass needs all of them.
+            if model.role in paths and all_agree(stored is not None, self.device) and stored is not None:
+                found[model.role] = stored
+                self.advance(stored.num_samples, f"{model.role} model from the cache")
+        missing = [model for model in models if model.role not in found]
+        if missing:
+            found |= self._pass(name, missing, twins, found)
+        for model in missing:
+            if store is not None and model.role in paths:
+                store.write(paths[model.role], found[model.role])
+        return found
+
+    def _pass(
+        self, name: str, models: Sequence[_Model], twins: Mapping[Role, Role], known: Mapping[Role, Seen]
+    ) -> dict[Role, Seen]:
+        """Return the output of ``models`` on a split, whose batches are read once."""
+        samples, drawn = self.samples[name], self._draw(name)
+        parts: dict[Role, list[Seen]] = {model.role: [] for model in models}
+        derived: list[_Model] = []
+        digests: list[bytes] = []
+        done = 0
+        for inputs, labels in self._batches(name):
+            kept = labels if drawn is None else drawn[done : done + len(inputs)].to(self.device)
+            for model in models:
+                twin = twins.get(model.role)
+                if done == 0 and twin is not None:
+                    raw = known[twin].raw if twin in known else parts[twin][0].raw
+                    if runs_head_on(model.on_device, model.head, inputs, raw[: len(inputs)]):
+                        derived.append(model)
+                if model not in derived:
+                    parts[model.role].append(self._run(model, inputs, labels, kept, done))
+                    self.advance(len(inputs), f"{model.role} model on {name} samples")
+            if not is_indexed(samples):
+                digests += sample_digests(inputs, labels)
+            done += len(inputs)
+        if not done:
+            raise UsageError(f"The {name} loader gives no samples.")
+        found = {role: self._gathered(Seen.joined(seen), samples) for role, seen in parts.items() if seen}
+        for model in derived:
+            twin = twins[model.role]
+            found[model.role] = self._derived(model, known[twin] if twin in known else found[twin])
+            self.advance(done, f"{model.role} model, which has the encoder of the {twin} model")
+        found = {role: self._checked(seen, role, name) for role, seen in found.items()}
+        if not is_indexed(samples):
+            # The same order for every reading, so that a loader that shuffles gives the same readings.
+            order = torch.tensor(sorted(range(done), key=digests.__getitem__), device=self.device)
+            found = {role: seen.in_order(order) for role, seen in found.items()}
+            self.notes += loader_notes(name, samples, digests, done)
+        return found
+
+    def _run(self, model: _Model, inputs: Tensor, labels: Tensor, kept: Tensor, first: int) -> Seen:
+        """Return the output of a model on one batch.
+
+        Args:
+            model: Model to run.
+            inputs: Inputs of the batch.
+            labels: Labels of the batch.
+            kept: The same labels, void where no feature vector is kept.
+            first: Index of the first sample of the batch.
+        """
+        highest = int(labels.max())
+        if highest >= model.head.num_classes:
+            raise UsageError(
+                f"The {model.role} model has scores for {model.head.num_classes} classes, but the labels go up to "
+                f"{highest}; all models of an audit need a score for every class of the data, the forgotten ones "
+                "included."
+            )
+        on_gpu = self.device.type == "cuda"
+        with (
+            torch.backends.cudnn.flags(enabled=True, benchmark=on_gpu),
+            fast_encoder(model.on_device, model.head.name, enabled=on_gpu),
+            torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"),
+        ):
+            seen = extract_features(model.on_device, [(inputs, labels)], head=model.head)
+        views = [seen.features] if seen.raw is seen.features else [seen.features, seen.raw]
+        rows = [self.task.rows(view.movedim(model.head.dim, 1), kept, model.network) for view in views]
+        none = torch.empty(0, device=self.device)
+        scores, counts, confusion = seen.scores.float(), none, none
+        if not self.task.one_label:
+            counts, confusion = self.task.counts(scores, labels), self.task.confusion(scores, labels).sum(dim=0)
+            scores = none
+        features, *raw = (part.features.float() for part in rows)
+        return Seen(
+            features=features,
+            raw=raw[0] if raw else features,
+            labels=rows[0].labels.long(),
+            samples=rows[0].samples + first,
+            scores=scores,
+            counts=counts,
+            confusion=confusion,
+        )
+
+    def _derived(self, model: _Model, twin: Seen) -> Seen:
+        """Return the output of a model that shares its encoder with ``twin``, by running the head alone."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            features, scores = run_head(model.on_device, model.head, twin.raw, batch_size=self._batch_size)
+        return replace(twin, features=features.float(), scores=scores.float())
+
+    def _gathered(self, seen: Seen, samples: IndexedSamples | Batches) -> Seen:
+        """Return the output on the samples of all processes."""
+        if not (one_of_several() and self.task.one_label and is_indexed(samples)):
+            return seen
+        count = len(samples)
+        mine = len(share_of(count))
+        rows = {name: gather_rows(getattr(seen, name)[:mine], count) for name in ("features", "labels", "scores")}
+        raw = rows["features"] if seen.raw is seen.features else gather_rows(seen.raw[:mine], count)
+        return replace(seen, **rows, raw=raw, samples=torch.arange(count, device=self.device))
+
+    def _checked(self, seen: Seen, role: Role, name: str) -> Seen:
+        """Return the output with its confusion. Raise UsageError if it contains NaN or infinite values."""
+        broken = ~(torch.isfinite(seen.features).all(dim=1) & torch.isfinite(seen.raw).all(dim=1))
+        if self.task.one_label:
+            if seen.scores.ndim != 2:
+                raise UsageError(
+                    f"The {role} model gives scores of shape {tuple(seen.scores.shape)}; "
+                    "an audit needs one score per class and image."
+                )
+            # A score of -inf is a mask. Other values that are not finite are damage.
+            broken |= (torch.isnan(seen.scores) | torch.isposinf(seen.scores)).any(dim=1)
+        if bool(broken.any()):
+            raise UsageError(
+                f"The {role} model gives NaN or infinite features or scores on {int(broken.sum())} of {len(broken)} "
+                f"{name} {self.task.unit}s; it has diverged and cannot be audited."
+            )
+        if not self.task.one_label:
+            return seen
+        return replace(seen, confusion=confusion_matrix(seen.scores, seen.labels, seen.scores.shape[1]))
+
+    @property
+    def _batch_size(self) -> int:
+        return _GPU_BATCH if self.device.type == "cuda" else _CPU_BATCH
+
+    def _batches(self, name: str) -> Iterable[tuple[Tensor, Tensor]]:
+        samples = self.samples[name]
+        if is_indexed(samples):
+            return self._loader(name, samples).epoch(0)
+        return ((inputs.to(self.device), labels.to(self.device)) for inputs, labels in checked_batches(samples))
+
+    def _loader(self, name: str, samples: IndexedSamples) -> EpochLoader:
+        if name not in self._loaders:
+            size = self._batch_size
+            if self.task.one_label:
+                rows = share_of(len(samples))
+                # A process without a share runs one sample all the same, and keeps nothing of it.
+                stop = min(len(samples), max(rows.stop, rows.start + 1))
+                start = min(rows.start, stop - 1)
+                samples = samples if stop - start == len(samples) else samples.take(np.arange(start, stop))
+            else:
+                size = self.task.batch_size(Run(device=self.device, progress=False))
+            self._loaders[name] = samples.batches(size, self.device)
+        return self._loaders[name]
+
+    def _draw(self, name: str) -> Tensor | None:
+        if name not in self._drawn:
+            self._drawn[name] = self.task.draw(self.samples[name], self.forgotten, self.seed)
+        return self._drawn[name]
+
+    def _path(self, store: FeatureCache, model: _Model, name: str) -> Path:
+        """Return the file of the cache that keeps a model's output on a split."""
+        if name not in self._digests:
+            self._digests[name] = split_digest(self.samples[name])  # type: ignore[arg-type]
+        data = self._digests[name]
+        if not self.task.one_label:
+            # The kept feature vectors depend on the draw.
+            data += repr((self.task.name, self.task.cell_identity(), self.forgotten, self.seed))
+        return store.path(model.identity, data, name)
+
+
+def _twins(models: Sequence[_Model]) -> dict[Role, Role]:
+    """Return for each model an earlier one with the same encoder, such as the original of a projected model."""
+    twins: dict[Role, Role] = {}
+    for i, model in enumerate(models):
+        for other in models[:i]:
+            heads = (model.head.name, other.head.name)
+            if other.role not in twins and same_encoder(model.network, other.network, heads=heads):
+                twins[model.role] = other.role
+                break
+    return twins
+
+
+def _weights_digest(model: nn.Module) -> str:
+    # Trained networks are in channels-last order. Changing that is much faster before the copy to the host.
+    return digest({name: tensor.contiguous() for name, tensor in unwrap(model).state_dict().items()})
+
+
+def _structure(network: nn.Module) -> str:
+    """Return the modules of a network, their plain settings and the buffers that are not stored."""
+    stored = network.state_dict().keys()
+    buffers = {name: buffer.contiguous() for name, buffer in network.named_buffers() if name not in stored}
+    settings = [
+        (name, key, _plain(value))
+        for name, module in network.named_modules()
+        for key, value in sorted(vars(module).items())
+        if not key.startswith("_") and key != "training"
+    ]
+    return f"{network!r}\0{settings!r}\0{digest(buffers)}"
+
+
+def _plain(value: object) -> object:
+    """Return a setting as numbers, text, their containers, and the names of everything else."""
+    if value is None or isinstance(value, str | bool | int | float | torch.dtype):
+        return value
+    if isinstance(value, Mapping):
+        return [(str(key), _plain(item)) for key, item in value.items()]
+    if isinstance(value, set | frozenset):
+        return sorted(repr(_plain(item)) for item in value)
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    if isinstance(value, Tensor):
+        return digest({"": value.contiguous()})
+    if isinstance(value, np.ndarray):
+        return value.shape, str(value.dtype), hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+    return getattr(value, "__qualname__", type(value).__qualname__)
+
+
+def _projected_weight(head: Head) -> Tensor:
+    """Return the head's weight, projected like the features; the decisions stay the same."""
+    projector = head.module.projector if isinstance(head.module, ProjectedHead) else None
+    weight = head.weight.float()
+    if projector is None:
+        return weight
+    removed = projector if isinstance(projector, Projector) else projector.onto_varying_directions()
+    return weight if removed is None else removed.to(weight.device).fold(weight)
