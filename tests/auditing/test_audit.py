@@ -8,7 +8,7 @@ from torch import nn
 
 import pour
 from pour.auditing import AuditReport, audit
-from pour.auditing.audit import _limited
+from pour.auditing.audited import audited_data
 from pour.auditing.measure import Measurer
 from pour.auditing.relearning import Relearning
 from pour.data.dataset import ImageDataset, ImageSplit
@@ -274,7 +274,7 @@ def test_layers(digits_original, projected, digits_splits):
 
 
 def test_a_limit_takes_training_images_only(digits_splits, digits_original, projected):
-    limited = _limited(digits_splits, 60, seed=0)
+    limited = audited_data(digits_splits, None, None, projected).limited(60, seed=0).splits("This test")
     assert (len(limited.forget_train), len(limited.retain_train)) == (60, 60)
     assert len(limited.test.whole) == len(digits_splits.test.whole)
     counts = np.bincount(limited.retain_train.labels, minlength=10)
@@ -309,7 +309,7 @@ def test_bad_calls(digits, digits_original, digits_splits, projected):
         audit(data=digits_splits, limit=5, **call)
     with pytest.raises(UsageError, match="precision must be fp32 or bf16"):
         audit(data=digits_splits, precision="fp8", **call)
-    with pytest.raises(UsageError, match="seed must not be negative"):
+    with pytest.raises(UsageError, match="seed must be a whole number from 0"):
         audit(data=digits_splits, seed=-1, **call)
     with pytest.raises(UsageError, match=r"align must be one of .*, but is 'procrustez'"):
         audit(data=digits_splits, align="procrustez", **call)

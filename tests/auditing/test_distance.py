@@ -2,24 +2,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tapped_models import make_tapped
+from tapped_models import make_seen, make_tapped
 
 from pour.auditing.distance import METRICS, Discrepancy, _applicable_form, decide, discrepancies
 from pour.errors import UsageError
 from pour.geometry import decompose_discrepancy, energy_distance, mmd, sliced_wasserstein
 from pour.geometry.discrepancy import median_bandwidth
-from pour.models.tap import Features
 
 
 def changed(tapped, function, scores=None):
     """The same model with its features mapped."""
     splits = {
-        name: Features(
-            features=function(s.features),
-            raw=function(s.features),
-            scores=s.scores if scores is None else scores(s),
-            labels=s.labels,
-        )
+        name: make_seen(function(s.features), s.labels, s.scores if scores is None else scores(s))
         for name, s in tapped.splits.items()
     }
     return type(tapped)(**{**vars(tapped), "splits": splits})

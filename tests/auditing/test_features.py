@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 import pour
-from pour.auditing import features as features_module
-from pour.auditing.cache import FeatureCache
-from pour.auditing.features import Tapper, _seen_weight
+from pour.auditing import tapper as tapper_module
+from pour.auditing.tapper import Tapper, _projected_weight
 from pour.data.dataset import ImageSplit
 from pour.data.digest import split_digest
 from pour.errors import UsageError
 from pour.geometry import neural_collapse, simplex_etf
 from pour.models import NormalizedModel, find_head
+from pour.training.tasks.classify import Classify
 
 CPU = torch.device("cpu")
 
@@ -32,7 +32,7 @@ def make_model(seed=0, classes=4):
 
 
 def make_tapper(**options):
-    return Tapper(**{"splits": make_splits(), "forgotten": (1,), "device": CPU} | options)
+    return Tapper(**{"task": Classify(), "samples": make_splits(), "forgotten": (1,), "device": CPU} | options)
 
 
 def test_it_keeps_what_the_network_computes():
@@ -90,7 +90,7 @@ def test_maps_are_averaged():
 
     torch.manual_seed(0)
     model = Pooled()
-    tapped = make_tapper(head="head").tap(model, "unlearned")
+    tapped = make_tapper(heads={"unlearned": "head"}).tap(model, "unlearned")
     assert tapped.rows("test").shape == (20, 5)
     scores = tapped.rows("test") @ tapped.weight.T + tapped.bias
     assert torch.allclose(scores, tapped.splits["test"].scores, atol=1e-5)
@@ -108,8 +108,8 @@ def test_bf16_features_are_float32_and_close():
 def counted(monkeypatch):
     """How many times a network was run over a split."""
     runs = []
-    real = features_module.extract_features
-    monkeypatch.setattr(features_module, "extract_features", lambda *a, **k: runs.append(1) or real(*a, **k))
+    real = tapper_module.extract_features
+    monkeypatch.setattr(tapper_module, "extract_features", lambda *a, **k: runs.append(1) or real(*a, **k))
     return runs
 
 
@@ -120,10 +120,7 @@ def test_models_with_one_encoder_run_it_once(counted, direction, logit):
     changed = pour.forget(model, classes=[1], direction=direction, forgotten_logit=logit)
     alone = make_tapper().tap(changed, "unlearned")
     counted.clear()
-    tapper = make_tapper()
-    tapper.tap(model, "original")
-    assert len(counted) == 2
-    derived = tapper.tap(changed, "unlearned")
+    derived = make_tapper().tap_all({"original": model, "unlearned": changed})["unlearned"]
     assert len(counted) == 2
     for name in ("train", "test"):
         for part in ("features", "raw", "scores", "labels"):
@@ -137,10 +134,8 @@ def test_a_folded_model_shares_the_encoder_too(counted):
     model = make_model()
     folded = pour.fold(pour.forget(model, classes=[1], forgotten_logit="keep"))
     alone = make_tapper().tap(folded, "unlearned")
-    tapper = make_tapper()
-    tapper.tap_all({"original": model, "unlearned": folded})
+    again = make_tapper().tap_all({"original": model, "unlearned": folded})["unlearned"]
     assert len(counted) == 4
-    again = tapper.tap(folded, "unlearned")
     assert torch.equal(again.splits["test"].scores, alone.splits["test"].scores)
     assert again.splits["test"].raw is again.splits["test"].features
 
@@ -162,9 +157,7 @@ class Talkative(nn.Module):
 def test_a_network_that_only_looks_the_same_is_run(counted, change):
     alone = make_tapper().tap(Talkative(**change), "unlearned")
     counted.clear()
-    tapper = make_tapper()
-    tapper.tap(Talkative(), "original")
-    tapped = tapper.tap(Talkative(**change), "unlearned")
+    tapped = make_tapper().tap_all({"original": Talkative(), "unlearned": Talkative(**change)})["unlearned"]
     assert len(counted) == 4
     assert torch.equal(tapped.splits["train"].scores, alone.splits["train"].scores)
     assert torch.equal(tapped.rows("train"), alone.rows("train"))
@@ -233,7 +226,7 @@ def test_the_head_is_seen_in_the_space_of_its_features():
     head = find_head(projected)
     features = head.module.projector(images.flatten(1))
     kept = torch.arange(40) % 5 != 0
-    found = neural_collapse(features[kept], (torch.arange(40) % 5)[kept], _seen_weight(head))
+    found = neural_collapse(features[kept], (torch.arange(40) % 5)[kept], _projected_weight(head))
     assert found.nc3 == pytest.approx(0, abs=1e-6)
 
 
@@ -245,7 +238,7 @@ def test_the_cache_knows_what_it_holds(tmp_path, counted, change):
         model[1] = nn.Tanh()
     if change == "images":
         splits = make_splits()
-        options["splits"] = {name: split.take(np.arange(len(split))[::-1].copy()) for name, split in splits.items()}
+        options["samples"] = {name: split.take(np.arange(len(split))[::-1].copy()) for name, split in splits.items()}
     if change == "precision":
         options["precision"] = "bf16"
     make_tapper(cache=tmp_path, **options).tap(model, "original")
@@ -278,15 +271,6 @@ def test_a_broken_cache_file_is_made_again(tmp_path, counted, damage):
     assert len(counted) == 4
     make_tapper(cache=tmp_path).tap(make_model(), "original")
     assert len(counted) == 4
-
-
-def test_a_file_of_other_images_is_not_used(tmp_path):
-    tapper = make_tapper(cache=tmp_path)
-    tapper.tap(make_model(), "original")
-    store = FeatureCache(tmp_path, "fp32", CPU)
-    file = next(path for path in tmp_path.iterdir() if path.name.endswith("-test.safetensors"))
-    assert store.read(file, torch.zeros(20)) is not None
-    assert store.read(file, torch.zeros(19)) is None
 
 
 def test_the_digest_of_a_split_sees_images_and_labels():

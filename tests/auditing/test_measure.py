@@ -6,13 +6,12 @@ import pytest
 import torch
 from scipy.stats import t as student
 from sklearn.metrics import accuracy_score
-from tapped_models import CLASSES, make_tapped
+from tapped_models import CLASSES, make_seen, make_tapped
 
 from pour.auditing.measure import Measurer, aus_reading
 from pour.auditing.measurement import Reading
 from pour.geometry import neural_collapse
 from pour.metrics import Metric, aus, rmia
-from pour.models.tap import Features
 
 
 def make_measurer(train=200):
@@ -21,7 +20,7 @@ def make_measurer(train=200):
 
 def test_accuracies_are_scikit_learns():
     tapped = make_tapped(noise=0.8)
-    found = make_measurer().scores(tapped)
+    found = make_measurer().answers(tapped)
     for split, names in (
         ("test", ("acc_r", "acc_f")),
         ("train", ("acc_tr", "acc_tf")),
@@ -40,17 +39,15 @@ def test_a_side_without_images_has_no_accuracy():
     tapped = make_tapped()
     seen = tapped.splits["external"]
     kept = seen.labels != 2
-    part = Features(
-        features=seen.features[kept], raw=seen.raw[kept], scores=seen.scores[kept], labels=seen.labels[kept]
-    )
-    found = make_measurer().scores(replace(tapped, splits={**tapped.splits, "external": part}))
+    part = make_seen(seen.features[kept], seen.labels[kept], seen.scores[kept])
+    found = make_measurer().answers(replace(tapped, splits={**tapped.splits, "external": part}))
     assert "acc_r_external" in found
     assert "acc_f_external" not in found
 
 
 def test_entropy_and_its_interval():
     tapped = make_tapped(noise=0.8)
-    found = make_measurer().scores(tapped)
+    found = make_measurer().answers(tapped)
     scores = tapped.splits["test"].scores[tapped.labels("test") == 2].double().numpy()
     scores = np.delete(scores, 2, axis=1)
     p = np.exp(scores - scores.max(1, keepdims=True))
@@ -64,7 +61,7 @@ def test_entropy_and_its_interval():
 
 def test_answers_are_counts_on_forgotten_test_images():
     tapped = make_tapped(noise=0.8)
-    answers = make_measurer().called(tapped)
+    answers = tapped.answers()
     predicted = tapped.splits["test"].scores.argmax(1)[tapped.labels("test") == 2]
     assert answers == torch.bincount(predicted, minlength=CLASSES).tolist()
 
@@ -95,7 +92,7 @@ def test_each_norm_leak_is_of_its_own_split():
     for name, norms in (("train", [1, 4, 2, 3]), ("test", [4, 4, 2, 3])):
         rows = torch.tensor(norms).repeat(10)[:, None] * torch.eye(3)[torch.arange(40) % 3]
         labels = torch.tensor([2, 2, 0, 1]).repeat(10)
-        splits[name] = Features(features=rows, raw=rows, scores=torch.zeros(40, CLASSES), labels=labels)
+        splits[name] = make_seen(rows, labels)
     found = make_measurer()._norms(replace(make_tapped(), splits=splits), "features")
     assert found["norm_leak_train"].value == 0.5
     assert found["norm_leak"].value == 1
@@ -117,7 +114,7 @@ def test_a_limit_per_side_does_not_make_the_class_a_sign_of_membership():
     # As a limit per side leaves them: as many images of the forgotten class as of all others together.
     kept = torch.cat([(labels == c).nonzero().squeeze(1)[: 400 if c == 2 else 100] for c in range(CLASSES)])
     seen = tapped.splits["train"]
-    part = Features(features=seen.features[kept], raw=seen.raw[kept], scores=seen.scores[kept], labels=labels[kept])
+    part = make_seen(seen.features[kept], labels[kept], seen.scores[kept])
     limited = replace(tapped, splits={**tapped.splits, "train": part})
     naive = rmia(part.features, part.labels, tapped.rows("test"), tapped.labels("test"), classes=[2])
     found = make_measurer(train=2000).features(limited, "features")
@@ -162,7 +159,7 @@ def test_what_cannot_be_measured_is_noted_and_absent():
     labels = tapped.labels("test")
     kept = torch.cat([(labels == c).nonzero().squeeze(1)[: 2 if c == 2 else 20] for c in range(CLASSES)])
     seen = tapped.splits["test"]
-    part = Features(features=seen.features[kept], raw=seen.raw[kept], scores=seen.scores[kept], labels=labels[kept])
+    part = make_seen(seen.features[kept], labels[kept], seen.scores[kept])
     found = measurer.features(replace(tapped, splits={**tapped.splits, "test": part}), "features")
     assert not any(name.startswith("rmia") for name in found)
     assert "probe_linear" in found
@@ -173,15 +170,7 @@ def test_what_cannot_be_measured_is_noted_and_absent():
 
 def test_constant_features_give_defined_values():
     tapped = make_tapped()
-    flat = {
-        name: Features(
-            features=torch.ones_like(s.features),
-            raw=torch.ones_like(s.features),
-            scores=torch.zeros_like(s.scores),
-            labels=s.labels,
-        )
-        for name, s in tapped.splits.items()
-    }
+    flat = {name: make_seen(torch.ones_like(s.features), s.labels) for name, s in tapped.splits.items()}
     measurer = make_measurer()
     constant = replace(tapped, splits=flat)
     found = measurer.features(constant, "features")
@@ -192,7 +181,7 @@ def test_constant_features_give_defined_values():
     assert "nc1" not in readings
     assert any("nc1" in note and "undefined" in note for note in measurer.notes)
     assert all(math.isfinite(value) for value in everything.values())
-    assert measurer.scores(constant)["kl_uniform_f"].value == 0
+    assert measurer.answers(constant)["kl_uniform_f"].value == 0
 
 
 def test_aus_and_its_interval():

@@ -9,19 +9,20 @@ import torch
 from torch import nn
 
 import pour
-from pour.auditing import AuditReport, audit_segmentation
-from pour.auditing.scenes import draw_pixels, tap_scenes
-from pour.auditing.segmentation import score_readings
+from pour.auditing import AuditReport, Reading, Tapped, Tapper, audit
+from pour.auditing.resampling import score_readings
+from pour.auditing.similarity import cka_standard_error
 from pour.data import Scenes, load_segmentation
 from pour.errors import UsageError
 from pour.metrics.cka import linear_cka
 from pour.metrics.segmentation import pixel_confusion, segmentation_scores
 from pour.models import find_head, tap_features
 from pour.models.networks.segmentation import SegmentationModel
-from pour.training import Run
+from pour.training.tasks.segment import Segment
 
 CAR = 2
-RUN = Run(seed=0, device="cpu", progress=False)
+QUIET = {"device": "cpu", "progress": False}
+EVERYTHING = 10**9
 
 
 @pytest.fixture(scope="module")
@@ -44,22 +45,28 @@ def network(seed: int, classes: int = 4) -> nn.Module:
 def report(data) -> AuditReport:
     model = network(0)
     forgotten = pour.forget(model, classes=[CAR])
-    return audit_segmentation(
+    return audit(
         original=model,
         unlearned=forgotten,
         retrained=network(1),
         data=data,
         classes=["car"],
-        pixels=200,
-        device="cpu",
-        progress=False,
+        task=Segment(pixels=200),
+        **QUIET,
     )
+
+
+def tapped(model: nn.Module, scenes: Scenes, pixels: int, seed: int = 0) -> Tapped:
+    tapper = Tapper(
+        task=Segment(pixels=pixels), samples={"test": scenes}, forgotten=(CAR,), device=torch.device("cpu"), seed=seed
+    )
+    return tapper.tap(model, "unlearned")
 
 
 def test_the_report_survives_a_trip_through_a_file(report, tmp_path) -> None:
     assert AuditReport.load(report.save(tmp_path / "r.json")) == report
     text = str(report)
-    for words in ("IoU_r", "IoU_f", "IoU, retained class, Road", "RUS(o)", "neighbours"):
+    for words in ("IoU_r", "IoU_f", "IoU, retained class, Road", "RUS(o)", "intervals are over samples"):
         assert words in text
 
 
@@ -67,6 +74,38 @@ def test_the_page_shows_the_iou(report, tmp_path) -> None:
     page = pour.write_report(report, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "IoU_r, rest" in page
     assert "Forgetting <em>“Car”" in page
+
+
+def test_intervals_of_cka_are_over_scenes_and_not_over_pixels(test) -> None:
+    """Every pixel of a scene twice is no more evidence."""
+    seen = [tapped(network(seed), test, EVERYTHING) for seed in (0, 1)]
+    rows, groups = [model.side("test", "retain") for model in seen], seen[0].groups("test", "retain")
+    once = cka_standard_error(*rows, groups)
+    twice = cka_standard_error(*(part.repeat_interleave(2, dim=0) for part in rows), groups.repeat_interleave(2))
+    assert twice == pytest.approx(once)
+    assert once > 1.5 * cka_standard_error(*rows)
+    assert cka_standard_error(*rows, torch.zeros_like(groups)) is None
+
+
+def test_the_same_audit_of_scenes_by_split_and_with_the_cache(report, data, test, tmp_path) -> None:
+    model = network(0)
+    options = {"original": model, "unlearned": pour.forget(model, classes=[CAR]), "retrained": network(1)}
+    for samples in ({"test": test}, pour.Splits.of({"train": test, "test": test}, ["Car"], classes=data.classes)):
+        names = {} if isinstance(samples, pour.Splits) else {"classes": [CAR]}
+        for _ in range(2):
+            found = audit(
+                **options,
+                data=samples,
+                **names,
+                task=Segment(pixels=200),
+                cache=tmp_path,
+                cache_unlearned=True,
+                **QUIET,
+            )
+            expected = {name: value for name, value in report.values().items() if not name.startswith("class_")}
+            assert {name: found.value(name) for name in expected if "raw" not in name} == pytest.approx(
+                {name: value for name, value in expected.items() if "raw" not in name}
+            )
 
 
 def test_values_are_those_of_the_metrics(report, data, test) -> None:
@@ -95,8 +134,7 @@ def test_similarity_of_raw_features_behind_a_projector_is_one(report) -> None:
 def test_pixels_are_read_where_they_are(test) -> None:
     """Against features brought to full size by repeating each cell."""
     model = network(3)
-    sample = draw_pixels(test, (CAR,), 10**9, seed=0)
-    seen = tap_scenes(model, test, sample, RUN)
+    seen = tapped(model, test, EVERYTHING)
     with torch.no_grad(), tap_features(model) as tap:
         model(torch.tensor(test.images).permute(0, 3, 1, 2) / 255)
     frame = model.frame(20, 28)
@@ -104,44 +142,49 @@ def test_pixels_are_read_where_they_are(test) -> None:
     columns = (torch.arange(28) + 0.5).mul(tap.features.shape[3] / frame[1]).long()
     full = tap.features[:, :, rows][:, :, :, columns].movedim(1, -1)
     masks = torch.tensor(test.masks)
-    torch.testing.assert_close(seen.rows["forget", "features"], full[masks == CAR])
-    torch.testing.assert_close(seen.rows["retain", "features"], full[(masks != CAR) & (masks < 4)])
-    assert int(seen.confusions.sum()) == int((masks < 4).sum())
+    torch.testing.assert_close(seen.side("test", "forget"), full[masks == CAR])
+    torch.testing.assert_close(seen.side("test", "retain"), full[(masks != CAR) & (masks < 4)])
+    assert int(seen.splits["test"].confusion.sum()) == int((masks < 4).sum())
 
 
 def test_the_draw_is_unbiased_and_every_class_has_its_share(test) -> None:
-    sample = draw_pixels(test, (CAR,), 300, seed=1)
-    masks = torch.tensor(test.masks)
-    labels = masks[tuple(sample["retain"].places.T)]
+    def draw(seed: int) -> torch.Tensor:
+        return Segment(pixels=300).draw(test, (CAR,), seed)
+
+    masks, drawn = torch.tensor(test.masks), draw(1)
+    kept = drawn != 255
+    assert (drawn[kept] == masks[kept]).all()
+    labels = drawn[kept & (drawn != CAR)]
     counts = np.bincount(masks[(masks != CAR) & (masks < 4)].numpy(), minlength=4)
     shares = 300 * counts / counts.sum()
     assert np.abs(np.bincount(labels.numpy(), minlength=4) - shares).max() < 1
-    assert (masks[tuple(sample["forget"].places.T)] == CAR).all()
-    assert len(torch.unique(sample["retain"].places, dim=0)) == 300
-    again, other = draw_pixels(test, (CAR,), 300, seed=1), draw_pixels(test, (CAR,), 300, seed=2)
-    assert torch.equal(sample["retain"].places, again["retain"].places)
-    assert not torch.equal(sample["retain"].places, other["retain"].places)
+    assert int((drawn == CAR).sum()) == min(300, int((masks == CAR).sum()))
+    assert len(labels) == 300
+    assert torch.equal(drawn, draw(1))
+    assert not torch.equal(drawn, draw(2))
 
 
 def test_debiased_cka_of_drawn_pixels_is_that_of_all_on_average(test) -> None:
     models = network(4), network(5)
-    everything = draw_pixels(test, (CAR,), 10**9, seed=0)
-    full = [tap_scenes(model, test, everything, RUN).rows["retain", "features"] for model in models]
+    full = [tapped(model, test, EVERYTHING).side("test", "retain") for model in models]
     target = float(linear_cka(*full))
     few = []
     for seed in range(12):
-        sample = draw_pixels(test, (CAR,), 120, seed=seed)
-        rows = [tap_scenes(model, test, sample, RUN).rows["retain", "features"] for model in models]
+        rows = [tapped(model, test, 120, seed).side("test", "retain") for model in models]
         few.append(float(linear_cka(*rows, debiased=True)))
     error = np.std(few, ddof=1) / math.sqrt(len(few))
     assert abs(np.mean(few) - target) < 4 * error + 0.01
 
 
+def readings(confusions: torch.Tensor) -> dict[str, Reading]:
+    return score_readings(Segment(), confusions, confusions.sum(dim=0), (2,), ("a", "b", "c"))
+
+
 def test_intervals_shrink_with_more_images() -> None:
     rng = np.random.default_rng(0)
     confusions = torch.tensor(rng.integers(1, 50, (12, 3, 3))) + 200 * torch.eye(3).long()
-    few = score_readings(confusions, (2,), ("a", "b", "c"))["iou_r"]
-    many = score_readings(confusions.repeat(9, 1, 1), (2,), ("a", "b", "c"))["iou_r"]
+    few = readings(confusions)["iou_r"]
+    many = readings(confusions.repeat(9, 1, 1))["iou_r"]
     assert few.value == pytest.approx(many.value)
     assert 2 < (few.high - few.low) / (many.high - many.low) < 4.5
 
@@ -149,11 +192,8 @@ def test_intervals_shrink_with_more_images() -> None:
 def test_bf16_runs_and_is_close(data) -> None:
     model = network(0)
     forgotten = pour.forget(model, classes=[CAR])
-    options = {"original": model, "unlearned": forgotten, "data": data, "classes": [CAR], "pixels": 100}
-    plain, rounded = (
-        audit_segmentation(**options, device="cpu", precision=precision, progress=False)
-        for precision in ("fp32", "bf16")
-    )
+    options = {"original": model, "unlearned": forgotten, "data": data, "classes": [CAR], "task": Segment(pixels=100)}
+    plain, rounded = (audit(**options, precision=precision, **QUIET) for precision in ("fp32", "bf16"))
     assert rounded.value("iou_r") == pytest.approx(plain.value("iou_r"), abs=0.05)
     assert rounded.value("cka_f_o") == pytest.approx(plain.value("cka_f_o"), abs=0.05)
     assert rounded.value("cka_f_o") != plain.value("cka_f_o"), "the network ran in another precision"
@@ -164,7 +204,10 @@ def test_bf16_runs_and_is_close(data) -> None:
     [
         ({"unlearned": network(0, classes=5)}, "has 5 classes, the data 4"),
         ({"unlearned": nn.Sequential(nn.Flatten(), nn.Linear(3 * 20 * 28, 4))}, "needs a head that is a 1x1"),
-        ({"pixels": 1}, "at least 2"),
+        ({"task": Segment(pixels=1)}, "at least 2"),
+        ({"relearn": True}, "relearn attack needs one label per sample, which the task segment does not have"),
+        ({"layers": True}, "comparison of layers needs one label per sample"),
+        ({"limit": 5}, "limit needs one label per sample"),
         ({"precision": "fp64"}, "fp32 or bf16"),
         ({"classes": ["boat"]}, "no class called 'boat'"),
     ],
@@ -172,7 +215,7 @@ def test_bf16_runs_and_is_close(data) -> None:
 def test_what_does_not_fit_is_refused(data, changes, words) -> None:
     options = {"original": network(0), "unlearned": network(0), "data": data, "classes": ["car"]} | changes
     with pytest.raises(UsageError, match=words):
-        audit_segmentation(**options, device="cpu", progress=False)
+        audit(**options, **QUIET)
 
 
 def test_a_head_among_other_1x1_convolutions_is_found_on_the_scenes(data) -> None:
@@ -186,9 +229,7 @@ def test_a_head_among_other_1x1_convolutions_is_found_on_the_scenes(data) -> Non
             warnings.simplefilter("ignore", UserWarning)
             unlearned = pour.unlearn(model, request, method=method, device="cpu", progress=False, **options)
         assert find_head(unlearned).name == "model.5"
-    report = audit_segmentation(
-        original=model, unlearned=unlearned, data=data, classes=["car"], pixels=50, device="cpu", progress=False
-    )
+    report = audit(original=model, unlearned=unlearned, data=data, task=Segment(pixels=50), **QUIET)
     assert report.value("cka_f_o") > 0.5
     wrong = nn.Sequential(model, nn.ReLU())
     with pytest.raises(UsageError, match=r"although 0\.model\.3 .*, 0\.model\.5 .* have as many outputs"):
@@ -198,10 +239,10 @@ def test_a_head_among_other_1x1_convolutions_is_found_on_the_scenes(data) -> Non
 def test_images_without_the_class_say_nothing_of_its_iou() -> None:
     shown = torch.tensor([[30, 0, 0], [0, 30, 0], [2, 0, 18]])
     empty = torch.tensor([[40, 0, 0], [0, 40, 0], [0, 0, 0]])
-    found = score_readings(torch.stack([shown, *[empty] * 9]), (2,), ("a", "b", "c"))
+    found = readings(torch.stack([shown, *[empty] * 9]))
     assert found["iou_f"].value == pytest.approx(0.9)
     assert (found["iou_f"].low, found["iou_f"].high) == pytest.approx((0.9, 0.9))
     assert found["class_iou_f_c"] == found["iou_f"]
-    gone = score_readings(torch.stack([empty] * 4), (2,), ("a", "b", "c"))
+    gone = readings(torch.stack([empty] * 4))
     assert (gone["iou_f"].value, gone["iou_f"].low) == (0, None)
     assert "class_iou_f_c" not in gone

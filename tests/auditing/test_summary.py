@@ -12,11 +12,12 @@ from rich.console import Console
 from torch import nn
 
 import pour
-from pour.auditing import AuditedData, AuditedModel, AuditReport, Line, Reading, audit, audit_segmentation
+from pour.auditing import AuditedData, AuditedModel, AuditReport, Line, Reading, audit
 from pour.auditing.summary import summarise
 from pour.data import load_segmentation
 from pour.models.head import find_head
 from pour.models.networks.segmentation import SegmentationModel
+from pour.training.tasks.segment import Segment
 
 NAMES = ("cat", "dog", "emu", "fox", "gnu")
 QUIET = {"device": "cpu", "progress": False}
@@ -41,9 +42,11 @@ def line(name, unlearned, original=None, retrained=None, section="scores", sprea
     )
 
 
-def report(*lines, forgotten=(0,), roles=("original", "unlearned", "retrained"), answers=None, classes=NAMES):
+def report(
+    *lines, forgotten=(0,), roles=("original", "unlearned", "retrained"), answers=None, classes=NAMES, unit="image"
+):
     return AuditReport(
-        data=AuditedData(name="pets", classes=classes, forgotten=forgotten, counts={"test": (1000, 4000)}),
+        data=AuditedData(name="pets", classes=classes, forgotten=forgotten, counts={"test": (1000, 4000)}, unit=unit),
         models={role: AuditedModel(digest=role, architecture=None, methods=(), projected=False) for role in roles},
         settings={},
         lines=lines,
@@ -306,8 +309,8 @@ def test_an_audit_of_scenes(small_world):
 
     data = load_segmentation("camvid", small_world)
     models = {"original": network(0), "unlearned": pour.forget(network(0), classes=[2])}
-    common = {"data": data, "classes": ["car"], "pixels": 200, **QUIET}
-    found = audit_segmentation(**models, retrained=network(1), **common)
+    common = {"data": data, "classes": ["car"], "task": Segment(pixels=200), **QUIET}
+    found = audit(**models, retrained=network(1), **common)
     answers, features, retained = found.summary
     pixels = sum(found.answers["unlearned"])
     assert answers.startswith(f"The model answers 'Car' on 0 of {pixels:,} test pixels of 'Car' (original ")
@@ -319,7 +322,7 @@ def test_an_audit_of_scenes(small_world):
     assert "points of mean IoU" in retained or "kept their mean IoU" in retained
     assert "outside the pixels of 'Car'" in retained
     assert f"{100 * rest.unlearned.value:.1f} %" in retained
-    without = audit_segmentation(**models, **common)
+    without = audit(**models, **common)
     assert NO_RETRAINED in without.summary[1]
     assert AuditReport.from_json(found.to_json()).summary == found.summary
 
@@ -330,6 +333,7 @@ def test_scenes_with_several_classes():
         line("iou_r_rest", 0.58, 0.6),
         line("iou_f", 0.1, 0.8, 0.0),
         forgotten=(0, 1),
+        unit="pixel",
         answers={"unlearned": (50, 50, 900, 0, 0), "original": (450, 450, 100, 0, 0), "retrained": (0, 0, 1000, 0, 0)},
     )
     assert scenes.summary[0] == (

@@ -318,7 +318,7 @@ def test_a_diverged_network_is_a_failed_cell(short, small_world, monkeypatch) ->
     def refuses(**_: Any) -> Any:
         raise UsageError("The scores are not finite.")
 
-    monkeypatch.setattr(segmentation, "audit_segmentation", refuses)
+    monkeypatch.setattr(segmentation, "audit", refuses)
     (short / CellKey((2,), 0, "pour-d").path).unlink()
     outcome = walked(short, small_world, grid=grid)
     assert (outcome.done, outcome.failed) == (1, ("pour-d, Car: The scores are not finite.",))

@@ -11,8 +11,7 @@ from command_line import here, process
 
 import pour
 from pour._torchvision import torchvision_works
-from pour.cli.scenes import open_segmenter
-from pour.cli.terminal import PlainWeights
+from pour.cli.terminal import PlainWeights, open_model
 from pour.data import load_segmentation
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def test_plain_weights_take_a_normalisation(small_world, tmp_path) -> None:
     scenes, file = load_segmentation("camvid", small_world), tmp_path / "plain.pt"
     torch.save(pour.build_model(ARCH, scenes.num_classes).model.state_dict(), file)
     plain = PlainWeights.of(ARCH, "0.1,0.2,0.3", "0.5", file)
-    found = open_segmenter(file, plain, scenes).normalize
+    found = open_model(file, plain, scenes).normalize
     assert found.mean.flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
     assert found.std.flatten().tolist() == pytest.approx([0.5, 0.5, 0.5])
 

@@ -2,11 +2,25 @@
 
 import torch
 
-from pour.auditing.features import Tapped
+from pour.auditing.features import Seen, Tapped
 from pour.geometry import simplex_etf
-from pour.models.tap import Features
+from pour.metrics.predictions import confusion_matrix
 
 CLASSES = 5
+
+
+def make_seen(rows, labels, scores=None):
+    """What one model makes of one split."""
+    scores = torch.zeros(len(rows), CLASSES) if scores is None else scores
+    return Seen(
+        features=rows,
+        raw=rows,
+        labels=labels,
+        samples=torch.arange(len(rows)),
+        scores=scores,
+        counts=torch.empty(0),
+        confusion=confusion_matrix(scores, labels, scores.shape[1]),
+    )
 
 
 def make_tapped(*, train=200, test=100, noise=0.3, forgotten=(2,), seed=0, role="unlearned", dim=8):
@@ -17,7 +31,7 @@ def make_tapped(*, train=200, test=100, noise=0.3, forgotten=(2,), seed=0, role=
     for name, count in (("test", test), ("train", train), ("external", test)):
         labels = torch.arange(count) % CLASSES
         rows = means[labels] + noise * torch.randn(count, dim, generator=g)
-        splits[name] = Features(features=rows, raw=rows, scores=4 * rows @ means.T, labels=labels)
+        splits[name] = make_seen(rows, labels, 4 * rows @ means.T)
     return Tapped(
         role=role,
         digest="0",

@@ -118,12 +118,12 @@ def audit(
     heads = {role: _checked_head(model, role, audited, few, head, example) for role, model in models.items()}
     splits = None
     if relearn or layers:
-        splits = audited.splits("The relearn attack" if relearn else "A comparison of layers")
+        splits = audited.splits("The relearn attack" if relearn else "The comparison of layers")
     if cache is not None:
-        audited.indexed("The cache")
+        audited.indexed("The cache names its files after the samples")
     join_processes()
     if one_of_several():
-        audited.indexed("An audit in several processes")
+        audited.indexed("Each of several processes reads its share of the samples")
     auditor = Auditor(
         models=models,
         heads=heads,

@@ -44,21 +44,21 @@ class Audited:
     samples: Mapping[str, IndexedSamples | Batches]
     """Samples by split: ``"test"``, then ``"train"`` and further test sets if the task has one label per sample."""
 
-    def indexed(self, what: str) -> dict[str, IndexedSamples]:
-        """Return the samples, all of which have an index. Raise UsageError that names ``what`` needs one."""
+    def indexed(self, reason: str) -> dict[str, IndexedSamples]:
+        """Return the samples if all of them have an index. Otherwise raise UsageError with the reason for the need."""
         found = {name: samples for name, samples in self.samples.items() if is_indexed(samples)}
         if missing := [name for name in self.samples if name not in found]:
             raise UsageError(
-                f"{what} chooses samples by their index, which the {missing[0]} loader does not have; give the dataset "
+                f"{reason}, which needs samples with an index, and the {missing[0]} loader has none; give the dataset "
                 "that it reads."
             )
         return found
 
     def splits(self, what: str) -> Splits:
-        """Return forget and retain samples by split, for a step ``what`` that needs training samples."""
-        if "train" not in self.samples:
+        """Return forget and retain samples by split. Raise UsageError if the step ``what`` cannot have them."""
+        if not self.task.one_label:
             raise UsageError(f"{what} needs one label per sample, which the task {self.task.name} does not have.")
-        return Splits.of(self.indexed(what), list(self.forgotten), classes=self.classes)
+        return Splits.of(self.indexed(f"{what} chooses samples by class"), list(self.forgotten), classes=self.classes)
 
     def side_counts(self, samples: IndexedSamples) -> tuple[int, int]:
         """Return the number of samples with a forgotten class, and of the others."""

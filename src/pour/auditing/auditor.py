@@ -116,20 +116,12 @@ class Auditor:
                 advance(len(self.models) * weight, "measured distances")
             else:
                 self.notes.append(_rows_note(tapped["unlearned"], audited.task.unit))
-            for role in self.models if splits is not None and relearning is not None else ():
-                try:
-                    curve = relearn(
-                        self.models[role], splits, self.run, role=role, options=relearning, head=self.heads[role]
-                    )
-                except DivergenceError as error:
-                    # The attack on one model that diverges must not cost the whole audit.
-                    self.notes.append(f"relearning the {role} model is left out: {error}")
-                else:
-                    curves.append(curve)
-                    inspector.book.add("scores", role, {"relearn_f": curve.mean_forget})
-                advance(weight, f"relearned the {role} model")
+            if splits is not None and relearning is not None:
+                curves += self._relearn_all(splits, relearning, advance, weight)
+                for curve in curves:
+                    inspector.book.add("scores", curve.role, {"relearn_f": curve.mean_forget})
             maps = self._layer_maps(splits) if layers and splits is not None else []
-        return AuditReport(
+        report = AuditReport(
             data=AuditedData(
                 name=audited.name,
                 classes=audited.classes,
@@ -154,6 +146,7 @@ class Auditor:
             relearning=tuple(curves),
             notes=tuple(self.notes),
         )
+        return report.keep({role: model.splits["test"] for role, model in tapped.items()})
 
     def _tap(self, advance: Callable[[int, str], None]) -> dict[Role, Tapped]:
         tapper = Tapper(
@@ -231,6 +224,17 @@ class Auditor:
             methods=tuple(entry.method for entry in history(model)),
             projected=tapped.projected,
         )
+
+    def _relearn_all(
+        self, splits: Splits, options: Relearning, advance: Callable[[int, str], None], weight: int
+    ) -> Iterator[RelearningCurve]:
+        for role, model in self.models.items():
+            try:
+                yield relearn(model, splits, self.run, role=role, options=options, head=self.heads[role])
+            except DivergenceError as error:
+                # The attack on one model that diverges must not cost the whole audit.
+                self.notes.append(f"relearning the {role} model is left out: {error}")
+            advance(weight, f"relearned the {role} model")
 
     def _layer_maps(self, splits: Splits) -> list[LayerMap]:
         sides: dict[Side, IndexedSamples] = {"forget": splits.forget_test, "retain": splits.retain_test}

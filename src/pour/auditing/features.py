@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from pour.models.tap import Features
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -23,20 +25,16 @@ Side = Literal["forget", "retain"]
 _BY_ROW = ("features", "labels", "samples", "scores", "counts")
 
 
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """Output of one model on one split, in float32 on the device of the audit."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Seen(Features):
+    """Output of one model on one split, in float32 on the device of the audit.
 
-    features: Tensor
-    """Feature vectors that the head sees, (m, d)."""
-    raw: Tensor
-    """Feature vectors before a projector, (m, d); the same tensor without a projector."""
-    labels: Tensor
-    """Class of each feature vector, (m,)."""
+    ``features`` and ``raw`` have one row per feature vector, (m, d), and ``labels`` has its class. ``scores`` (n, C) is
+    empty if a sample can have several labels.
+    """
+
     samples: Tensor
     """Index of the sample of each feature vector, (m,)."""
-    scores: Tensor
-    """Class scores, (n, C); empty if a sample can have several labels."""
     counts: Tensor
     """The task's counts of each sample, (n, ...); empty if every sample has one label."""
     confusion: Tensor

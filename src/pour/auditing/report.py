@@ -22,8 +22,11 @@ from pour.metrics.catalogue import metric_of
 
 if TYPE_CHECKING:
     import os
+    from typing import Self
 
     from rich.console import RenderableType
+
+    from pour.auditing.features import Seen
 
 __all__ = ["AuditReport", "AuditedData", "AuditedModel", "Comparison", "Difference", "Line"]
 
@@ -132,6 +135,17 @@ class AuditReport:
     def pixelwise(self) -> bool:
         """Whether labels belong to pixels."""
         return self.data.unit == "pixel"
+
+    @property
+    def seen(self) -> Mapping[str, Seen]:
+        """Features and scores of every model on the test samples, by role. Empty for a report from a file."""
+        kept: Mapping[str, Seen] = self.__dict__.get("_seen", {})
+        return kept
+
+    def keep(self, seen: Mapping[str, Seen]) -> Self:
+        """Keep features and scores for pictures, and return the report. They are not part of its file."""
+        object.__setattr__(self, "_seen", dict(seen))
+        return self
 
     @property
     def summary(self) -> tuple[str, str, str]:

@@ -18,8 +18,7 @@ from pour._io import write_text
 from pour._progress import ProgressBar
 from pour._provenance import circumstances
 from pour._version import __version__
-from pour.auditing.scenes import draw_pixels
-from pour.auditing.segmentation import audit_segmentation
+from pour.auditing.audit import audit
 from pour.bench.attempt import attempt
 from pour.bench.compute_cell import cell_setup, measured
 from pour.bench.runner import Outcome
@@ -51,9 +50,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from pour.auditing.features import Side
     from pour.auditing.report import AuditReport
-    from pour.auditing.scenes import PixelSample
     from pour.bench.experiments import Row
     from pour.data.formats.scenes import SegmentationDataset
     from pour.training.run import Precision
@@ -186,7 +183,6 @@ class _Bench:
     progress: bool
     _scenes: dict[str, Scenes] | None = None
     _original: tuple[int, nn.Module, str] | None = None
-    _sample: tuple[tuple[tuple[int, ...], int], dict[Side, PixelSample]] | None = None
 
     def scenes(self, split: str) -> Scenes:
         """A split, in memory."""
@@ -327,18 +323,12 @@ class _Bench:
         return cell_setup(self.grid, row, key, **more)
 
     def _audited(self, model: nn.Module, unlearned: nn.Module, key: CellKey) -> AuditReport:
-        # The draw goes over every pixel of the split, and is the same for all rows of a request.
-        if self._sample is None or self._sample[0] != (key.forget, key.seed):
-            drawn = draw_pixels(self.scenes("test"), key.forget, self.pixels, key.seed)
-            self._sample = ((key.forget, key.seed), drawn)
-        return audit_segmentation(
+        return audit(
             original=model,
             unlearned=unlearned,
             data=self.data,
             classes=list(key.forget),
-            scenes=self.scenes("test"),
-            pixels=self.pixels,
-            sample=self._sample[1],
+            task=Segment(pixels=self.pixels, limit=self.limit),
             seed=key.seed,
             device=self.device,
             progress=False,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pour._records import Option, Scalar, record
 from pour.auditing.distance import discrepancies
-from pour.auditing.features import Tapped
 from pour.auditing.tapper import Tapper
 from pour.data.draws import stratified_rows
 from pour.errors import DivergenceError, UsageError
@@ -22,7 +21,7 @@ from pour.unlearning.unlearn import make_method
 if TYPE_CHECKING:
     from torch import nn
 
-    from pour.auditing.features import Side
+    from pour.auditing.features import Side, Tapped
     from pour.data.splits import Splits
     from pour.training.run import Run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,17 +14,17 @@ from pour._io import refuse_to_overwrite
 from pour.cli.flags import (
     Data,
     Device,
-    Forget,
     Mean,
     Overwrite,
     PrecisionFlag,
     Quiet,
     Root,
     Seed,
+    Set,
     Std,
+    parse_settings,
     refuse_unread,
 )
-from pour.cli.scenes import audit_scenes
 from pour.cli.terminal import PlainWeights, open_model, show
 from pour.errors import UsageError
 
@@ -34,28 +34,36 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pour.auditing.report import AuditReport
-    from pour.data.splits import Splits
+    from pour.training.run import Run
+    from pour.training.tasks.task import Dataset, Task
 
 __all__ = ["audit"]
 
 
 def audit(
-    original: Annotated[Path, typer.Argument(help="The file of the original model.", show_default=False)],
-    unlearned: Annotated[Path, typer.Argument(help="The file of the unlearned model.", show_default=False)],
-    forget: Forget,
+    original: Annotated[Path, typer.Argument(help="File of the original model.", show_default=False)],
+    unlearned: Annotated[Path, typer.Argument(help="File of the unlearned model.", show_default=False)],
+    forget: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A forgotten class, by name or index; may be given several times.",
+            show_default="the classes in the history",
+        ),
+    ] = None,
     data: Data = "digits",
     root: Root = None,
     retrained: Annotated[
         list[Path] | None,
-        typer.Option(help="Model trained without the class, the reference of every verdict; twice for two seeds."),
+        typer.Option(help="Model trained without the classes, the reference of verdicts; twice for two seeds."),
     ] = None,
-    arch: Annotated[str | None, typer.Option(help="The architecture, for files of plain weights.")] = None,
+    arch: Annotated[str | None, typer.Option(help="Architecture, for files of plain weights.")] = None,
     mean: Mean = None,
     std: Std = None,
-    limit: Annotated[int | None, typer.Option(help="At most this many training images on each side.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Largest number of training images on each side.")] = None,
     relearn: Annotated[bool, typer.Option("--relearn", help="Also run the relearn attack, which trains.")] = False,
     layers: Annotated[bool, typer.Option("--layers", help="Also compare the models layer by layer.")] = False,
-    cache: Annotated[Path | None, typer.Option(help="A folder that keeps features for the next audit.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder that keeps features for the next audit.")] = None,
+    settings: Set = None,
     out: Annotated[Path | None, typer.Option(help="Write the report as JSON to this file.")] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write the report as a web page to this file, *.html, and JSON beside it.")
@@ -67,46 +75,30 @@ def audit(
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
-    """What an unlearned model still knows; --report writes a page."""
+    """Measure what an unlearned model still knows; --report writes a page."""
     from pour.auditing import is_first_process
-    from pour.data.registry import is_segmentation
-    from pour.data.splits import Splits
+    from pour.training.run import Run
+    from pour.training.tasks.task import find_task, get_task
 
     references = retrained or []
     files = [original, unlearned, *references]
     _check_targets(out, report, files, overwrite=overwrite)
     if cache is not None and cache.exists() and not cache.is_dir():
         raise UsageError(f"--cache {cache} is a file; give a folder.")
-    scenes = is_segmentation(data)
-    if scenes:
-        unread = {"--retrained": len(references) > 1, "--relearn": relearn, "--layers": layers, "--cache": cache}
-        refuse_unread(unread, "on segmentation data")
     plain = PlainWeights.of(arch, mean, std, *files)
-    if scenes:
-        result = audit_scenes(
-            {"original": original, "unlearned": unlearned, "retrained": next(iter(references), None)},
-            data,
-            root,
-            forget,
-            plain=plain,
-            limit=limit,
-            seed=seed,
-            device=device,
-            precision=precision,
-            report=report,
-            quiet=quiet,
-        )
-        _tell(result, out, report, as_json=as_json, quiet=quiet)
-        return
-    dataset = pour.load_dataset(data, root)
-    splits = Splits.of(dataset, forget)
-    before, after = open_model(original, plain, dataset), open_model(unlearned, plain, dataset)
-    opened = [open_model(path, plain, dataset) for path in references]
+    task = get_task(find_task(data), **parse_settings(settings))
+    unread = {"--relearn": relearn, "--layers": layers, "--limit": limit}
+    if not task.one_label:
+        refuse_unread(unread, f"for the task {task.name}")
+    dataset = task.load(data, root)
+    before, after, *opened = (open_model(path, plain, dataset) for path in files)
     result = pour.audit(
         original=before,
         unlearned=after,
         retrained=opened,
-        data=splits,
+        data=dataset,
+        classes=forget,
+        task=task,
         limit=limit,
         relearn=relearn,
         layers=layers,
@@ -121,8 +113,8 @@ def audit(
         return
     if report is not None:
         result.save(report.with_suffix(".json"))
-        models = {"original": before, "unlearned": after, "retrained": next(iter(opened), None)}
-        _write_page(result, report, models, splits, files, seed=seed, device=device)
+        models = {"original": before, "unlearned": after, **dict(zip(("retrained",), opened, strict=False))}
+        _write_page(result, report, models, task, dataset, files, Run(seed=seed, device=device, progress=False))
     _tell(result, out, report, as_json=as_json, quiet=quiet)
 
 
@@ -162,24 +154,21 @@ def _tell(result: AuditReport, out: Path | None, report: Path | None, *, as_json
 def _write_page(
     result: AuditReport,
     path: Path,
-    models: Mapping[str, nn.Module | None],
-    splits: Splits,
+    models: Mapping[str, nn.Module],
+    task: Task[Any, Any],
+    dataset: Dataset,
     files: list[Path],
-    *,
-    seed: int,
-    device: str | None,
+    run: Run,
 ) -> None:
     from pour.report.pictures import Subject, draw_gallery
-    from pour.training import Run
 
-    present = {role: model for role, model in models.items() if model is not None}
-    run = Run(seed=seed, device=device, progress=False)
-    subject = Subject(models=present, reports={"unlearned": result}, samples=splits.test.whole, run=run)
-    gallery = draw_gallery("classify", subject)
+    samples, reports = task.split(dataset, "test"), {"unlearned": result}
+    subject = Subject(models=models, reports=reports, samples=samples, run=run, features=result.seen)
+    gallery = draw_gallery(task.name, subject)
     pour.write_report(
         result,
         path,
-        history=pour.history(present["unlearned"]),
+        history=pour.history(models["unlearned"]),
         figures=gallery.figures,
         embedding=gallery.embedding,
         command=shlex.join(["pour", *sys.argv[1:]]),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pour.bench.runner import Outcome
-    from pour.data.dataset import ImageDataset
+    from pour.training.tasks.task import Dataset
 
 __all__ = ["PlainWeights", "open_model", "open_own", "show", "tell_outcome"]
 
@@ -102,15 +102,15 @@ def _names_architecture(file: Path) -> bool:
 
 
 def open_model(
-    path: Path, plain: PlainWeights | None, dataset: ImageDataset | None, num_classes: int | None = None
+    path: Path, plain: PlainWeights | None, dataset: Dataset | None, num_classes: int | None = None
 ) -> nn.Module:
     """A model from a file of pour, or from plain weights and an architecture."""
     if plain is None:
         classes = "" if dataset is not None else ", and its classes with --data or --num-classes"
         return open_own(path, f"name it with --arch{classes}")
     if dataset is not None:
-        height, _, channels = dataset.image_shape
-        loaded = pour.load(path, plain.build(dataset.num_classes, in_channels=channels, image_size=height))
+        height, _, channels = getattr(dataset, "image_shape", (32, 32, 3))
+        loaded = pour.load(path, plain.build(len(dataset.classes), in_channels=channels, image_size=height))
         from pour.models import set_class_names
 
         set_class_names(loaded, dataset.classes)

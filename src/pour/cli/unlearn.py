@@ -29,7 +29,7 @@ from pour.cli.flags import (
 )
 from pour.cli.history import print_history
 from pour.cli.method_flags import DEFAULT_METHOD
-from pour.cli.scenes import open_segmenter, request_scenes
+from pour.cli.scenes import request_scenes
 from pour.cli.terminal import PlainWeights, open_model, open_own
 from pour.cli.texts import Concept, ConceptPart, TextFile, forget_by_text
 from pour.errors import UsageError
@@ -111,7 +111,7 @@ def unlearn(
     dataset = None
     if data is not None and is_segmentation(data):
         scenes, request = request_scenes(data, root, forget, chosen)
-        original = open_segmenter(model, plain, scenes)
+        original = open_model(model, plain, scenes)
     else:
         dataset = None if data is None else pour.load_dataset(data, root)
         original = open_model(model, plain, dataset, num_classes)
