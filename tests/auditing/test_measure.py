@@ -206,7 +206,7 @@ def test_the_metric_of_a_package_is_computed_and_an_error_in_it_is_noted(monkeyp
     ]
     monkeypatch.setattr("pour.auditing.measure.list_metrics", lambda: metrics)
     tapped, measurer = make_tapped(), make_measurer()
-    found = measurer.scores(tapped)
+    found = measurer.answers(tapped)
     assert found["largest"].value == pytest.approx(tapped.splits["test"].scores.max().item())
     assert not {"broken", "infinite"} & found.keys()
     notes = [note for note in measurer.notes if "is absent" in note]
