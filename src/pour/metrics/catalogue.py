@@ -87,6 +87,10 @@ class Metric:
     """Value of an attack that learned nothing. A value between it and the retrained model's is no leak."""
     percent: bool = False
     """Whether tables show the value times 100."""
+    glance: bool = False
+    """Whether the first table of a page has the metric."""
+    training: bool = False
+    """Whether the metric is measured on training images. The names of other metrics then have the suffix ``_train``."""
     label: str = ""
     """Column header in a table; by default the title."""
     latex: str = ""

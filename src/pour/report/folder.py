@@ -1,8 +1,9 @@
-"""A folder of reports: which there are, and several of them side by side."""
+"""A folder of reports: list them, and compare several of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FoundReport", "ReportFolder"]
 
-# An audit's JSON is a few hundred kilobytes; larger files are something else.
+# The JSON of an audit has a few hundred kilobytes; larger files contain something else.
 _LARGEST = 32 * 2**20
 
 
@@ -27,40 +28,39 @@ class FoundReport:
     """A report in the folder: its page, its JSON, or both."""
 
     name: str
-    """Path relative to the folder without the ending, with forward slashes."""
+    """Path relative to the folder without the suffix, with forward slashes."""
     page: str | None
     """Relative path of the HTML file."""
-    data: str | None
-    """Relative path of the JSON file."""
     report: AuditReport | None
 
     @property
+    def data(self) -> str | None:
+        """Relative path of the JSON file."""
+        return None if self.report is None else f"{self.name}.json"
+
+    @property
     def what(self) -> str:
-        """What was forgotten, where that is known."""
+        """Names of the forgotten classes, or an empty text for a page alone."""
         return "" if self.report is None else forgotten_words(self.report.data)
 
     @property
     def counts(self) -> dict[Any, int]:
-        """How many lines have each verdict."""
+        """Number of lines with each verdict."""
         return {} if self.report is None else dict(count_verdicts(self.report.lines))
 
 
-@dataclass
 class ReportFolder:
-    """Finds the reports below a folder; a file that was read is read again only after a change."""
+    """Reports below a folder. A file is read again only after a change."""
 
-    root: Path
-    _read: dict[Path, tuple[tuple[int, int], AuditReport | None]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.root.is_dir():
-            raise UsageError(f"There is no folder {self.root}; give the folder that holds the reports.")
-        self.root = self.root.resolve()
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise UsageError(f"There is no folder {root}; give the folder that holds the reports.")
+        self.root = root.resolve()
 
     def reports(self) -> list[FoundReport]:
-        """Every audit and every page below the folder, by name; hidden files and links that lead out are left out."""
+        """Return all audits and pages by name, without hidden files and links to other folders."""
         pages: dict[str, str] = {}
-        audits: dict[str, tuple[str, AuditReport]] = {}
+        audits: dict[str, AuditReport] = {}
         for path in sorted(self.root.rglob("*")):
             relative = path.relative_to(self.root).as_posix()
             if path.suffix not in (".html", ".json") or self.inside(relative) is None:
@@ -68,29 +68,17 @@ class ReportFolder:
             name = relative.removesuffix(path.suffix)
             if path.suffix == ".html":
                 pages[name] = relative
-            elif (report := self._audit(path)) is not None:
-                audits[name] = (relative, report)
-        return [
-            FoundReport(
-                name=name,
-                page=pages.get(name),
-                data=audits[name][0] if name in audits else None,
-                report=audits[name][1] if name in audits else None,
-            )
-            for name in sorted({*pages, *audits})
-        ]
+            elif (report := _audit(path)) is not None:
+                audits[name] = report
+        names = sorted({*pages, *audits})
+        return [FoundReport(name=name, page=pages.get(name), report=audits.get(name)) for name in names]
 
     def inside(self, relative: str) -> Path | None:
-        """The file of a relative path, or None unless it is a plain file that really lies in the folder."""
+        """Return the file of a relative path, or None unless it is a regular file inside the folder."""
         parts = PurePosixPath(relative).parts
-        if (
-            not parts
-            or "\\" in relative
-            or "\0" in relative
-            or any(part.startswith(".") or ":" in part for part in parts)
-        ):
+        if not parts or relative.startswith("/") or "\\" in relative or "\0" in relative:
             return None
-        if relative.startswith("/"):
+        if any(part.startswith(".") or ":" in part for part in parts):
             return None
         try:
             # A name that is no text cannot be a link on a page.
@@ -98,49 +86,50 @@ class ReportFolder:
             path = self.root.joinpath(*parts).resolve()
             return path if path.is_relative_to(self.root) and path.is_file() else None
         except (OSError, RuntimeError, UnicodeEncodeError):
-            # A name that is too long, or links in a circle.
+            # The name is too long, or links form a circle.
             return None
 
     def side_by_side(self, names: Sequence[str]) -> dict[str, Any]:
-        """The named reports against the first of them: a row to a metric, a column to a report."""
-        known = {found.name: found.report for found in self.reports() if found.report is not None}
+        """Return the values of a page that compares the named reports with the first of them."""
+        audits = {entry.name: entry.report for entry in self.reports() if entry.report is not None}
         for name in names:
-            if name not in known:
+            if name not in audits:
                 raise UsageError(f"There is no report {name!r} in this folder.")
-        if len(set(names)) < 2:
+        first, *others = names = list(dict.fromkeys(names)) or [""]
+        if not others:
             raise UsageError("Choose at least two reports to compare.")
-        names = list(dict.fromkeys(names))
-        first = known[names[0]]
-        compared = [first.compare(known[name]) for name in names[1:]]
-        rows: dict[str, list[Difference | None]] = {}
-        for column, comparison in enumerate(compared):
-            for difference in comparison.rows:
-                rows.setdefault(difference.name, [None] * len(compared))[column] = difference
+        comparisons = [audits[first].compare(audits[name]) for name in others]
+        columns = [{row.name: row for row in comparison.rows} for comparison in comparisons]
+        metrics = dict.fromkeys(metric for column in columns for metric in column)
+        cells: dict[str, list[Difference | None]] = {
+            metric: [column.get(metric) for column in columns] for metric in metrics
+        }
         return {
             "names": names,
-            "reports": [known[name] for name in names],
-            "rows": [{"name": name, "cells": cells, "first": _first(cells)} for name, cells in rows.items()],
+            "rows": [
+                {"name": name, "cells": row, "first": next(cell for cell in row if cell)} for name, row in cells.items()
+            ],
             "missing": [
                 (name, comparison.only_first, comparison.only_second)
-                for name, comparison in zip(names[1:], compared, strict=True)
+                for name, comparison in zip(others, comparisons, strict=True)
                 if comparison.only_first or comparison.only_second
             ],
-            "same_data": all(comparison.same_data for comparison in compared),
+            "same_data": all(comparison.same_data for comparison in comparisons),
         }
 
-    def _audit(self, path: Path) -> AuditReport | None:
-        """Return the audit in a JSON file, or None for another file, such as a training log."""
-        try:
-            stat = path.stat()
-            stamp = (stat.st_mtime_ns, stat.st_size)
-            if path not in self._read or self._read[path][0] != stamp:
-                self._read[path] = (stamp, AuditReport.load(path) if stat.st_size <= _LARGEST else None)
-        except OSError:
-            return None
-        except PourError:
-            self._read[path] = (stamp, None)
-        return self._read[path][1]
+
+def _audit(path: Path) -> AuditReport | None:
+    """Return the audit in a JSON file, or None for another file, such as a training log."""
+    try:
+        stat = path.stat()
+        return _load(path, stat.st_mtime_ns, stat.st_size) if stat.st_size <= _LARGEST else None
+    except OSError:
+        return None
 
 
-def _first(cells: Sequence[Difference | None]) -> Difference:
-    return next(cell for cell in cells if cell is not None)
+@lru_cache(maxsize=1024)
+def _load(path: Path, modified: int, size: int) -> AuditReport | None:
+    try:
+        return AuditReport.load(path)
+    except PourError:
+        return None

@@ -1,4 +1,4 @@
-"""``pour view``: a folder of reports in the browser, on this machine only unless told otherwise."""
+"""``pour view``: show a folder of reports in the browser, by default on this machine only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KINDS = {
     ".csv": "text/csv; charset=utf-8",
     ".txt": "text/plain; charset=utf-8",
 }
-# Pages in the folder may be anybody's: they show themselves, and reach nothing else.
+# The pages in the folder can come from other people, so they can load nothing.
 _FILE_POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
@@ -39,7 +39,7 @@ _FILE_POLICY = (
 
 
 class ReportServer(ThreadingHTTPServer):
-    """An HTTP server for one folder of reports; use it as a context manager, or through :func:`serve`.
+    """An HTTP server for one folder of reports. Use it as a context manager, or call :func:`serve`.
 
     Example:
         >>> import tempfile
@@ -50,11 +50,6 @@ class ReportServer(ThreadingHTTPServer):
 
     daemon_threads = True
     allow_reuse_address = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of readers who have gone; anything else is a fault, and shown."""
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
-            super().handle_error(request, client_address)
 
     def __init__(
         self,
@@ -77,16 +72,19 @@ class ReportServer(ThreadingHTTPServer):
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
-            raise PourError(
-                f"Cannot listen on {host} port {port}: {error.strerror or error}; try another port."
-            ) from error
+            reason = error.strerror or error
+            raise PourError(f"Cannot listen on {host} port {port}: {reason}; try another port.") from error
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore closed connections; report any other error."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
-        """Where the index is."""
-        host, port = self.server_address[0], self.server_address[1]
-        name = host.decode() if isinstance(host, bytes | bytearray) else str(host)
-        return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+        """Address of the index."""
+        host, port = str(self.server_address[0]), self.server_address[1]
+        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
 def serve(
@@ -97,14 +95,14 @@ def serve(
     allow_remote: bool = False,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve a folder of reports until interrupted: an index, the pages, and any of them side by side.
+    """Serve a folder of reports until interrupted: an index, the pages, and comparisons of several reports.
 
     Args:
-        folder: what holds the reports, at any depth; nothing outside it is ever sent.
-        port: 0 takes a free one.
-        host: the address to listen on.
-        allow_remote: permit an address that other machines can reach.
-        ready: called with the index's address once requests are answered.
+        folder: Folder with reports at any depth. No file outside it is sent.
+        port: Port; 0 selects a free port.
+        host: Address to listen on.
+        allow_remote: Allow an address that other machines can reach.
+        ready: Function that gets the address of the index when the server answers.
     """
     with ReportServer(folder, port=port, host=host, allow_remote=allow_remote) as server:
         if ready is not None:
@@ -116,10 +114,8 @@ def serve(
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
 
@@ -132,12 +128,12 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        # A page elsewhere can point a name of its own at this machine; only requests to loopback names are meant.
         try:
             host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
             address = urlsplit(self.path)
         except ValueError:
             return self._fail(HTTPStatus.BAD_REQUEST, "This is no address.")
+        # A page elsewhere can give this machine a name of its own; only requests to loopback names are answered.
         if self.server.loopback and not _is_loopback(host):
             return self._fail(HTTPStatus.FORBIDDEN, "This server answers to loopback names only.")
         path = unquote(address.path)
@@ -153,10 +149,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _compare(self, names: list[str]) -> None:
         try:
-            found = self.server.reports.side_by_side(names)
+            comparison = self.server.reports.side_by_side(names)
         except UsageError as error:
             return self._fail(HTTPStatus.BAD_REQUEST, str(error))
-        return self._page("compare.html.j2", **found)
+        return self._page("compare.html.j2", **comparison)
 
     def _file(self, relative: str) -> None:
         path = self.server.reports.inside(relative)
@@ -194,4 +190,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Stay quiet: the terminal shows the address, not every request."""
+        """Print nothing: the terminal shows the address only."""

@@ -151,7 +151,7 @@ def test_names_cover_neither_each_other_nor_points() -> None:
     ("reports", "options", "said"),
     [
         ({}, {}, "no report"),
-        ({"a": audit_report(), "b": audit_report(("x", "y"))}, {}, "'b' is of other images or classes"),
+        ({"a": audit_report(), "b": audit_report(("x", "y"))}, {}, "'b' has other images or classes"),
         ({"a": audit_report()}, {"of": "speed"}, "choose 'accuracy'"),
     ],
 )

@@ -207,8 +207,8 @@ def spread_rows(labels: Rows, is_forgotten: NDArray[np.bool_], limit: int, *, sh
     """
     if len(labels) <= limit:
         return np.arange(len(labels))
-    wanted = max(math.ceil(limit * max(is_forgotten.mean(), share)), limit - int((~is_forgotten).sum()))
-    count = min(int(is_forgotten.sum()), wanted)
+    largest = max(math.ceil(limit * max(is_forgotten.mean(), share)), limit - int((~is_forgotten).sum()))
+    count = min(int(is_forgotten.sum()), largest)
     sides = ((np.flatnonzero(is_forgotten), count), (np.flatnonzero(~is_forgotten), limit - count))
     return np.sort(np.concatenate([side[stratified_rows(labels[side], size, seed)] for side, size in sides if size]))
 

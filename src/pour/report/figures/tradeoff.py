@@ -75,7 +75,7 @@ def tradeoff_data(reports: Mapping[str, AuditReport], *, of: PlaneOf = "accuracy
     first = next(iter(reports.values()))
     other = next((name for name, report in reports.items() if report.data != first.data), None)
     if other is not None:
-        raise UsageError(f"The report {other!r} is of other images or classes; draw it in a plane of its own.")
+        raise UsageError(f"The report {other!r} has other images or classes; draw it in a plane of its own.")
     lines = [tuple(report.line(name) for name in _NAMES[of]) for report in reports.values()]
     points: list[TradeoffPoint] = []
     for role in ("original", "retrained"):

@@ -1,4 +1,4 @@
-"""The page: an audit as one HTML file that a reviewer opens without network or server."""
+"""Write an audit as one HTML file that needs no network and no server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pour._io import write_text
 from pour.errors import UsageError
-from pour.metrics.catalogue import SYMBOLS, find_metric, metric_of, metrics_among
+from pour.metrics.catalogue import SYMBOLS, find_metric, list_metrics, metrics_among
 from pour.report.page.cells import count_verdicts, strip_of
 from pour.report.page.facts import access_of, forgotten_words, reference_words, seconds_of, versions
 from pour.report.page.rendering import render
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from pour.auditing.report import AuditReport, Line
+    from pour.auditing.report import AuditReport
     from pour.models.history import HistoryEntry
     from pour.report.page.feature_map import Embedding
     from pour.report.page.sections import FigureSection
@@ -33,31 +33,17 @@ _SECTIONS = {
         "A projector stands before the head of this model; the encoder behind it is measured here.",
     ),
 }
-# The metrics of the first table.
-_GLANCE = (
-    "acc_r",
-    "acc_f",
-    "aus",
-    "iou_r",
-    "iou_r_rest",
-    "iou_f",
-    "cka_f_o",
-    "rus_o",
-    "rus_r",
-    "rmia_balanced_accuracy",
-    "relearn_f",
-)
 _ANSWERS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedRun:
-    """Another method on the same data, to switch to and to compare with."""
+    """Audit of another method on the same data, which the reader can select and compare."""
 
     name: str
     report: AuditReport
     history: Sequence[HistoryEntry] = ()
-    """What :func:`pour.history` says of its model; the time comes from here."""
+    """History of its model, see :func:`pour.history`. It contains the time."""
 
 
 def write_report(
@@ -72,20 +58,20 @@ def write_report(
     command: str | None = None,
     files: Sequence[str | os.PathLike[str]] = (),
 ) -> Path:
-    """Write an audit as one self-contained HTML file, whole or not at all; an earlier one is replaced.
+    """Write an audit as one self-contained HTML file. Replace an existing file only if writing succeeds.
 
-    The page loads nothing from anywhere, and the same input gives the same bytes.
+    The page loads nothing, and the same input gives the same bytes.
 
     Args:
-        report: the audit in the headline.
-        path: where the page goes.
-        name: what to call the audited run, by default its methods.
-        history: what :func:`pour.history` says of the unlearned model.
-        runs: audits of other methods on the same data.
-        figures: drawings, in order.
-        embedding: the interactive map of features.
-        command: the exact command that repeats this, where there was one.
-        files: model files whose SHA-256 the page states.
+        report: Audit of the page.
+        path: File of the page.
+        name: Name of the audited run; by default its methods.
+        history: History of the unlearned model, see :func:`pour.history`.
+        runs: Audits of other methods on the same data.
+        figures: Figures in the order of the page.
+        embedding: Interactive map of features.
+        command: Command that repeats the audit, if there was one.
+        files: Model files whose SHA-256 digests the page contains.
 
     Returns:
         The path.
@@ -103,13 +89,28 @@ def write_report(
         >>> "Forgetting “a”" in page, "https:" in page
         (True, False)
     """
-    main = ReportedRun(name=name or _run_name(report), report=report, history=history)
-    everything = [main, *runs]
-    _check(everything)
+    methods = ", then ".join(report.models["unlearned"].methods)
+    every = [ReportedRun(name=name or methods or "unlearned model", report=report, history=history), *runs]
+    _check(every)
+    lines = [line for run in every for line in run.report.lines]
+    measures = [measure for run in every for values in run.report.collapse.values() for measure in values]
     text = render(
         "report.html.j2",
         scripts=("page.js",) if embedding is None else ("page.js", "embedding.js"),
-        **_context(everything, embedding=embedding, figures=figures, command=command, files=files),
+        report=report,
+        runs=[_run_context(run) for run in every],
+        forgotten=forgotten_words(report.data),
+        references=reference_words(report),
+        counts=count_verdicts(report.lines),
+        occurring=count_verdicts(lines),
+        glance=_glance(every),
+        figures=_grouped(figures),
+        embedding=None if embedding is None else embedding.payload(report.data),
+        definitions=metrics_among([line.name for line in lines] + measures),
+        symbols=SYMBOLS,
+        command=command,
+        versions=versions(report),
+        files=[_digested(Path(file)) for file in files],
     )
     write_text(path, text)
     return Path(path)
@@ -123,47 +124,18 @@ def _check(runs: Sequence[ReportedRun]) -> None:
     for run in runs[1:]:
         data = run.report.data
         if (data.name, data.classes, data.forgotten) != (first.name, first.classes, first.forgotten):
-            raise UsageError(f"The run {run.name!r} is of other data or classes; write a page of its own for it.")
-
-
-def _context(
-    runs: Sequence[ReportedRun],
-    *,
-    embedding: Embedding | None,
-    figures: Sequence[FigureSection],
-    command: str | None,
-    files: Sequence[str | os.PathLike[str]],
-) -> dict[str, Any]:
-    report = runs[0].report
-    names = [line.name for run in runs for line in run.report.lines]
-    names += [measure for run in runs for values in run.report.collapse.values() for measure in values]
-    return {
-        "report": report,
-        "runs": [_run_context(run) for run in runs],
-        "forgotten": forgotten_words(report.data),
-        "references": reference_words(report),
-        "counts": count_verdicts(report.lines),
-        "occurring": count_verdicts(line for run in runs for line in run.report.lines),
-        "glance": _glance(runs),
-        "figures": _grouped(figures),
-        "embedding": None if embedding is None else embedding.payload(report.data),
-        "definitions": metrics_among(names),
-        "symbols": SYMBOLS,
-        "command": command,
-        "versions": versions(report),
-        "files": [_digested(Path(file)) for file in files],
-    }
+            raise UsageError(f"The run {run.name!r} has other data or classes; write a page of its own for it.")
 
 
 def _run_context(run: ReportedRun) -> dict[str, Any]:
     report = run.report
     sections = []
-    for section, (title, what) in _SECTIONS.items():
+    for section, (title, meaning) in _SECTIONS.items():
         lines = [line for line in report.lines if line.section == section]
         if lines:
             rows = [{"line": line, "strip": strip_of(line)} for line in lines]
             debiased = any(line.unlearned.debiased is not None for line in lines)
-            sections.append({"name": section, "title": title, "what": what, "rows": rows, "debiased": debiased})
+            sections.append({"name": section, "title": title, "what": meaning, "rows": rows, "debiased": debiased})
     return {
         "name": run.name,
         "report": report,
@@ -178,42 +150,37 @@ def _run_context(run: ReportedRun) -> dict[str, Any]:
 
 
 def _glance(runs: Sequence[ReportedRun]) -> dict[str, Any]:
-    """The few metrics to look at first: a row for each run, then the original and the retrained model."""
-    found: list[dict[str, Line]] = []
-    for run in runs:
-        lines = [line for line in run.report.lines if line.section != "raw"]
-        found.append({line.name: line for line in lines if line.name in _GLANCE})
-    names = [name for name in _GLANCE if any(name in lines for lines in found)]
+    """Return the first table: one row per run, then the original and the retrained model."""
+    rows = [{line.name: line for line in run.report.lines if line.section != "raw"} for run in runs]
+    metrics = [metric for metric in list_metrics() if metric.glance and any(metric.name in row for row in rows)]
     references = [
-        {
-            "name": title,
-            "readings": [getattr(found[0].get(name), role, None) for name in names],
-        }
-        for role, title in (("original", "original model"), ("retrained", "retrained model"))
+        {"name": f"{role} model", "readings": [getattr(rows[0].get(metric.name), role, None) for metric in metrics]}
+        for role in ("original", "retrained")
         if role in runs[0].report.models
     ]
     return {
-        "titles": [metric_of(name).label for name in names],
-        "lines": [[lines.get(name) for name in names] for lines in found],
+        "titles": [metric.label for metric in metrics],
+        "lines": [[row.get(metric.name) for metric in metrics] for row in rows],
         "references": references,
     }
 
 
 def _answers(report: AuditReport) -> dict[str, Any] | None:
-    """The commonest answers to forgotten images: shares by role, the rest of the classes in one row."""
-    roles = [role for role, counts in report.answers.items() if sum(counts)]
-    if not roles:
+    """Return the most frequent answers to forgotten images by role, with all other classes in the last row."""
+    shares = {role: [n / sum(counts) for n in counts] for role, counts in report.answers.items() if sum(counts)}
+    if not shares:
         return None
-    shares = {role: [count / sum(report.answers[role]) for count in report.answers[role]] for role in roles}
-    first = [role for role in ("unlearned", "retrained", "original") if role in shares] or roles
-    order = sorted(range(len(report.data.classes)), key=lambda c: [-shares[role][c] for role in first])
-    top = [c for c in order if any(shares[role][c] for role in roles)][:_ANSWERS]
-    gone = set(report.data.forgotten)
-    rows = [(report.data.classes[c], c in gone, [shares[role][c] for role in roles]) for c in top]
-    left = [max(0.0, 1 - sum(shares[role][c] for c in top)) for role in roles]
-    if max(left) > 1e-9:
-        rows.append(("all others", False, left))
-    return {"roles": roles, "rows": rows}
+    first: list[Any] = [role for role in ("unlearned", "retrained", "original") if role in shares] or [*shares]
+    labels = [label for label in range(len(report.data.classes)) if any(values[label] for values in shares.values())]
+    top = sorted(labels, key=lambda label: [-shares[role][label] for role in first])[:_ANSWERS]
+    rows = [
+        (report.data.classes[label], label in report.data.forgotten, [values[label] for values in shares.values()])
+        for label in top
+    ]
+    rest = [max(0.0, 1 - sum(values[label] for label in top)) for values in shares.values()]
+    if max(rest) > 1e-9:
+        rows.append(("all others", False, rest))
+    return {"roles": list(shares), "rows": rows}
 
 
 def _collapse(report: AuditReport) -> dict[str, Any] | None:
@@ -223,23 +190,16 @@ def _collapse(report: AuditReport) -> dict[str, Any] | None:
 
 
 def _grouped(figures: Sequence[FigureSection]) -> list[list[FigureSection]]:
-    """Figures in order, those of one group together where the first of them stands."""
+    """Return the figures in order; the figures of a group follow its first figure."""
     groups: dict[object, list[FigureSection]] = {}
     for index, figure in enumerate(figures):
         groups.setdefault(index if figure.group is None else figure.group, []).append(figure)
     return list(groups.values())
 
 
-def _run_name(report: AuditReport) -> str:
-    return ", then ".join(report.models["unlearned"].methods) or "unlearned model"
-
-
 def _digested(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UsageError(f"There is no file {path} to take the digest of; check the path.")
     with path.open("rb") as stream:
-        return {
-            "name": path.name,
-            "size": path.stat().st_size,
-            "sha256": hashlib.file_digest(stream, "sha256").hexdigest(),
-        }
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return {"name": path.name, "size": path.stat().st_size, "sha256": digest}

@@ -106,8 +106,8 @@ def save_overlays(
     path: Path,
 ) -> None:
     """Write a small picture of two scenes with the masks of both models."""
-    shown = choose_scenes(scenes, forgotten, 2)
-    data = overlay_data(original, unlearned, shown, run, classes=classes, forgotten=forgotten)
+    drawn = choose_scenes(scenes, forgotten, 2)
+    data = overlay_data(original, unlearned, drawn, run, classes=classes, forgotten=forgotten)
     save_small(draw_segmentation(data), path)
 
 

@@ -30,8 +30,8 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    filters = {"number": number, "duration": duration, "title_of": title_of, "metric_name": _metric_name}
-    environment.filters |= {**filters, "mathml": mathml}
+    environment.filters |= {"number": number, "duration": duration, "title_of": title_of, "mathml": mathml}
+    environment.filters |= {"metric_name": _metric_name, "on_training_images": _on_training_images}
     environment.globals["VERDICTS"] = VERDICTS
     return environment
 
@@ -44,7 +44,7 @@ def render(template: str, *, scripts: tuple[str, ...], form: Literal["none", "se
 
     Args:
         template: Name of a file in ``templates/``.
-        scripts: Names of the scripts after the one that sets the colours, in order.
+        scripts: Names of the scripts after ``theme.js``, in order.
         form: Target of forms.
         context: Values of the template.
     """
@@ -71,6 +71,14 @@ def _metric_name(name: str) -> str | None:
     """Return the catalogue's name of a measured value, without prefix and suffix, or None for an unknown metric."""
     match = find_metric(name)
     return None if match is None else match[0].name
+
+
+def _on_training_images(name: str) -> bool:
+    """Return whether a value is measured on training images. The suffix of the IoU of a class is the class."""
+    match = find_metric(name)
+    if match is None:
+        return name.endswith("_train")
+    return match[0].training or (match[1] == "_train" and not match[0].name.startswith("class_iou"))
 
 
 def _digest(text: str) -> str:
