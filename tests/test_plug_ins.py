@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from command_line import process
@@ -18,9 +18,6 @@ from pour.data.formats.digits import DIGITS, read_digits
 from pour.errors import UsageError
 from pour.metrics import Metric, register_metric
 from pour.training import Task, register_task
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 METHOD = '''
     from dataclasses import dataclass
@@ -152,6 +149,21 @@ def test_python_finds_what_packages_add(packages: dict[str, str]) -> None:
         "digits",
         "paint classify 4 4",
     ], done.stderr
+
+
+def test_the_tests_pass_beside_other_packages(packages: dict[str, str]) -> None:
+    """They count methods, datasets and tasks, and name all metrics."""
+    chosen = ["metrics/test_catalogue.py", "data/test_registry.py", "training/tasks/test_task.py"]
+    chosen += ["methods/test_conformance.py::test_every_method_has_a_case", "report/page/test_definitions.py"]
+    files = [str(Path(__file__).parent / name) for name in chosen]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **packages},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
 
 
 def test_a_name_can_be_registered_once() -> None:

@@ -49,7 +49,7 @@ def bottom_line(record: HistoryEntry, accuracies: tuple[float, float] | None, *,
         pixels: Labels belong to pixels.
 
     Example:
-        >>> from pour.models.history import Record
+        >>> from pour.models.history import HistoryEntry
         >>> record = HistoryEntry(method="pour-p", class_names=("3",), options={"direction": "decisions"}, seconds=0.02)
         >>> bottom_line(record, (0.993, 0.0))
         "On the forget images of '3' the accuracy fell from 99.3 % to 0.0 %; direction decisions; below 0.1 s."
