@@ -126,7 +126,7 @@ class Inspector:
                 found = self.memory.recall(dict[str, Reading], f"{view} of {model.role}", (model.source,), measure)
             self.book.add(view, model.role, found)
         readings, everything = self.memory.recall(
-            tuple[dict[str, Reading], dict[str, float]],
+            tuple[dict[str, Reading], dict[str, int | float]],
             f"collapse of {model.role}",
             (model.source,),
             partial(self.measurer.collapse, model),
