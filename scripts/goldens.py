@@ -83,7 +83,8 @@ def main() -> None:
         (out / f"help-{command or 'pour'}.txt").write_text(call(*filter(None, [command]), "--help", cwd=out))
     for store in STORES:
         for format_ in FORMATS:
-            text = call("table", root / "results" / store, "--format", format_, cwd=out)
+            folder = root / "results" / store
+            text = call("table", folder if folder.is_dir() else f"{folder}.json.gz", "--format", format_, cwd=out)
             (out / f"table-{store.replace('/', '-')}-{format_}.txt").write_text(text.replace(str(root), "ROOT"))
     listed = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q"], cwd=root, capture_output=True, text=True, check=False

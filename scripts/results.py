@@ -18,15 +18,25 @@ from pour.bench.segmentation_table import render_scenes, scene_lines
 from pour.bench.zeroshot_table import zero_shot_table
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
 # Further forms of POUR-P: in the full table.
 _LEFT_OUT = ("pour-p-scores", "pour-p-decisions")
 
 
+def load(name: str) -> Any:
+    """Return the content of a JSON file under results/."""
+    return json.loads((RESULTS / name).read_text())
+
+
+def grid(name: str) -> Path:
+    """Return the published file of an experiment."""
+    return RESULTS / f"{name}.json.gz"
+
+
 def training_runs() -> list[dict[str, Any]]:
     """The runs on whole datasets, originals only, in the order of their names."""
-    files = sorted((ROOT / "results" / "training").glob("cifar*.json"))
-    runs = [json.loads(file.read_text()) for file in files]
-    return [run for run in runs if not run["without"]]
+    runs = load("training/runs.json")
+    return [runs[name] for name in sorted(runs) if not runs[name]["without"]]
 
 
 def training_table() -> list[str]:
@@ -62,20 +72,14 @@ def collapse_table() -> list[str]:
 
 def zeroshot_table() -> list[str]:
     """What forgetting by text does: on average, all at once, and concept by concept for the default direction."""
-    store = ROOT / "results" / "zeroshot"
-    if not (store / "cells").is_dir():
-        return ["Not measured yet: `pour bench zeroshot --out results/zeroshot`."]
-    table = zero_shot_table(store)
+    table = zero_shot_table(grid("zeroshot"))
     rows = tuple(row for row in table.rows if row.setting == "specific" or row.label.endswith((" at once", " of 10")))
     return render(dataclasses.replace(table, rows=rows), "markdown").rstrip().splitlines()
 
 
 def camvid_table() -> list[str]:
     """Every class forgotten from one segmentation network, and what that did to the others."""
-    store = ROOT / "results" / "camvid"
-    if not (store / "cells").is_dir():
-        return ["Not measured yet: `pour bench camvid --out results/camvid`."]
-    return render_scenes(scene_lines(store), "markdown").rstrip().splitlines()
+    return render_scenes(scene_lines(grid("camvid")), "markdown").rstrip().splitlines()
 
 
 def directions_table() -> list[str]:
@@ -84,8 +88,8 @@ def directions_table() -> list[str]:
         "| backbone | test images | direction | change of Acc_r, mean | worst | Acc_f, mean | largest |",
         "|---|---|---|---|---|---|---|",
     ]
-    for file in sorted((ROOT / "results" / "pathmnist").glob("directions-*.json"), reverse=True):
-        found = json.loads(file.read_text())
+    for name in ("lite0", "dinov2"):
+        found = load(f"directions/{name}-cpu.json")
         rows = found["rows"]
         for split, direction in dict.fromkeys((row["split"], row["direction"]) for row in rows):
             chosen = [row for row in rows if (row["split"], row["direction"]) == (split, direction)]
@@ -100,7 +104,7 @@ def directions_table() -> list[str]:
 
 def methods_table() -> list[str]:
     """Every method with its own defaults on CIFAR-10, means over the seeds that were run."""
-    found = json.loads((ROOT / "results" / "methods" / "cifar10-h200.json").read_text())
+    found = load("methods/cifar10-h200.json")
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in found["rows"]:
         rows.setdefault(row["method"], []).append(row)
@@ -132,13 +136,13 @@ def methods_table() -> list[str]:
 
 def whole_table(name: str) -> list[str]:
     """Every row and column, the paper's values beside ours."""
-    return render(make_table(ROOT / "results" / name, against="paper"), "markdown").rstrip().splitlines()
+    return render(make_table(grid(name), against="paper"), "markdown").rstrip().splitlines()
 
 
 def short_cifar_table(name: str) -> list[str]:
     """The paper's methods and the controls, without the common setting and with the columns that decide."""
     columns = ("acc_r", "acc_f", "aus", "rus_o", "rus_r", "probe")
-    table = make_table(ROOT / "results" / name, columns=columns, against="paper")
+    table = make_table(grid(name), columns=columns, against="paper")
     rows = [row for row in table.rows if row.setting != "common" and not row.encoder and row.name not in _LEFT_OUT]
     rows = [row for row in rows if not row.name.removesuffix("-tuned").startswith(RELATIVES)]
     names = {row.name for row in table.rows} - {row.name for row in rows}
@@ -148,7 +152,7 @@ def short_cifar_table(name: str) -> list[str]:
 
 def class_table(name: str) -> list[str]:
     """Every row that ran on more than one class, and what it did to each."""
-    table = make_class_table(ROOT / "results" / name, columns=("acc_r_change", "acc_f", "rus_r", "answers_r"))
+    table = make_class_table(grid(name), columns=("acc_r_change", "acc_f", "rus_r", "answers_r"))
     several = [row for row in table.rows if len({key.partition(".")[2] for key in row.entries}) > 1]
     rows = tuple(row for row in several if not row.encoder and row.name != "pour-p-scores")
     # What did not run on the other classes has no line here.
@@ -164,7 +168,7 @@ def _is_of(note: str, rows: set[str]) -> bool:
 
 def repeat_table() -> list[str]:
     """CIFAR-10's two runs: how far apart the means of equal rows are, and which moved by more than two points."""
-    stores = ROOT / "results" / "cifar10", ROOT / "results" / "cifar10-earlier"
+    stores = grid("cifar10"), grid("cifar10-earlier")
     table, other = make_replication_table(*stores), other_options(*stores)
     pairs = [
         (row, before)
@@ -198,7 +202,7 @@ def batch_norm_table() -> list[str]:
     """Methods that see retained images, tuned with BatchNorm frozen and with BatchNorm training, on their test."""
     columns = ("acc_r", "acc_f", "aus", "rus_o", "rus_r", "probe")
     stores = {"frozen": "cifar10", "training": "cifar10-batchnorm"}
-    tables = {mode: make_table(ROOT / "results" / store, columns=columns) for mode, store in stores.items()}
+    tables = {mode: make_table(grid(store), columns=columns) for mode, store in stores.items()}
     labels = [column.label for column in tables["frozen"].columns]
     lines = [
         f"| method | BatchNorm | AUS in tuning | seeds | {' | '.join(labels)} |",
@@ -206,7 +210,7 @@ def batch_norm_table() -> list[str]:
     ]
     for method in ("finetune", "scrub"):
         for mode, store in stores.items():
-            tuning = json.loads((ROOT / "results" / "tuning" / store / f"{method}.json").read_text())
+            tuning = load(f"tuning/{store}.json")[method]
             row = tables[mode].row(f"{method}-tuned")
             entries = [row.entries[column] for column in columns]
             values = [f"{entry.mean:.2f}±{entry.std:.2f}" for entry in entries]
@@ -217,10 +221,7 @@ def batch_norm_table() -> list[str]:
 
 def sweep_table() -> list[str]:
     """POUR-D at growing learning rates and lengths on one network, and the control beside it on three."""
-    folder = ROOT / "results" / "methods"
-    swept, blended = (
-        json.loads((folder / f"pour-d-cifar10-{name}.json").read_text())["rows"] for name in ("h200", "blend-h200")
-    )
+    swept, blended = (load(f"methods/pour-d-cifar10-{name}.json")["rows"] for name in ("h200", "blend-h200"))
     lines = [
         "| rate, times the default | schedule | steps | BatchNorm | Acc_r | Acc_f | RUS(o) | RUS(r) | probe |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -281,7 +282,7 @@ def first_call_table() -> list[str]:
 
 def fresh_table() -> list[str]:
     """POUR-A and its rivals at their defaults on networks that no setting was chosen on."""
-    rows = json.loads((ROOT / "results" / "first_call" / "fresh.json").read_text())["rows"]
+    rows = load("first_call/fresh.json")["rows"]
     lines = [
         "| method | change of Acc_r: mean (worst) | Acc_f: mean (worst) | encoder alone: mean (at most 3 %) "
         "| seconds | time over POUR-D: mean (worst) |",
@@ -309,8 +310,7 @@ def real_networks_table() -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for name in ("cifar10-small", "efficientnet-lite0", "dinov2-small"):
-        file = ROOT / "results" / "first_call" / f"{name}.json"
-        for row in json.loads(file.read_text())["rows"] if file.is_file() else []:
+        for row in load(f"first_call/{name}.json")["rows"]:
             pairs = (f"{row[role][0]:.1f} / {row[role][1]:.1f}" for role in ("original", "released", "encoder"))
             lines.append(
                 f"| {name} | {row['class']} | {' | '.join(pairs)} | {row['seconds']:.0f} | {row['steps']} "
@@ -326,7 +326,7 @@ def recalibration_table() -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for name in ("digits-cpu", "cifar10-small-cpu"):
-        found = json.loads((ROOT / "results" / "methods" / f"recalibration-{name}.json").read_text())
+        found = load(f"methods/recalibration-{name}.json")
         for row in found["rows"]:
             values = [row[when][key] for when in ("before", "after") for key in ("acc_r", "acc_f")]
             cells = " | ".join(f"{100 * value:.1f}" for value in values)
@@ -336,7 +336,7 @@ def recalibration_table() -> list[str]:
 
 def warmup_table() -> list[str]:
     """POUR-D with and without a warm-up on CIFAR-100, on classes and a seed that no other table has."""
-    found = json.loads((ROOT / "results" / "methods" / "pour-d-cifar100-cpu.json").read_text())
+    found = load("methods/pour-d-cifar100-cpu.json")
     classes: dict[str, dict[str, str]] = {}
     for row in found["rows"]:
         kind = row.get("schedule", row["method"])
@@ -352,7 +352,7 @@ def warmup_table() -> list[str]:
 
 def study_table(name: str) -> list[str]:
     """What forgetting each class costs, beside how far it stood from the others."""
-    found = json.loads((ROOT / "results" / name / "study" / "separation.json").read_text())["result"]
+    found = load(f"study/{name}.json")["separation"]["result"]
     labels = {"pour-p": "POUR-P", "pour-d": "POUR-D", "gradient-ascent": "gradient ascent", "delete": "DELETE"}
     lines = [
         f"| class | separation | nearest | {' | '.join(labels.values())} |",
@@ -377,8 +377,7 @@ def terms_table(name: str) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for method in ("pour-d", "delete", "gradient-ascent"):
-        path = ROOT / "results" / name / "study" / f"trajectory-{method}.json"
-        looks = json.loads(path.read_text())["result"]["looks"]
+        looks = load(f"study/{name}.json")[f"trajectory-{method}"]["result"]["looks"]
         for look in (looks[0], looks[-1]):
             terms = look["terms"]["energy"]
             values = [terms[term] for term in ("alpha", "separation", "forgotten", "retained", "total")]

@@ -104,7 +104,7 @@ def test_the_tables_of_all_pages_are_made_from_the_results():
 def test_what_the_tables_call_tuned_or_default_is_what_pour_does_today(name):
     """A default that changes, or a new tuning, takes its row away from the numbers that the pages show."""
     rows = {row.name: row.resolved() for row in get_experiment(name).rows if row.method is not None}
-    cells = [cell for cell in read_store(ROOT / "results" / name) if cell.key.row in rows]
+    cells = [cell for cell in read_store(ROOT / "results" / f"{name}.json.gz") if cell.key.row in rows]
     assert len(cells) > 100
     for cell in cells:
         assert cell.setup["options"] == rows[cell.key.row], f"{cell.key.row} of results/{name} is to be run again"

@@ -8,11 +8,13 @@ import pytest
 from method_cases import NAMES
 from script_modules import script
 
+from pour._records import decode, encode
 from pour.bench import EXPERIMENTS, Row, benchmark_rows, get_experiment, parse_seeds
 from pour.bench import settings as settings_module
 from pour.bench.columns import label_of
 from pour.bench.experiments import ANCHORED, CONTROLS, PAPER, REFERENCES
 from pour.bench.settings import tuned_options
+from pour.bench.store import StoredExperiment
 from pour.bench.tuning import TUNED_CLASSES
 from pour.errors import UsageError
 from pour.unlearning import IterativeMethod, Method, get_method, registry
@@ -283,7 +285,8 @@ def test_wrong_experiments_are_told() -> None:
     with pytest.raises(UsageError, match="There is no column 'acc'"):
         replace(experiment, columns=("acc",))
     assert len(EXPERIMENTS) == 4
-    json.dumps(experiment.to_dict())
+    stored = StoredExperiment.of(experiment)
+    assert decode(StoredExperiment, encode(stored), "experiment.json") == stored
 
 
 @pytest.mark.parametrize("name", ["lr/2", "v1.run", "v1.report", "pour-p (mask)", "", "a b"])

@@ -97,8 +97,8 @@ def test_projection_forgets_exactly_on_both_sets(store: Path) -> None:
     cells = {cell.key.row: cell.values for cell in read_store(store)}
     for row in ("pour-p", "pour-p-mask", "masked-head"):
         for suffix in ("", "_external"):
-            assert cells[row][f"acc_f{suffix}"]["value"] == 0
-            assert cells[row][f"acc_r{suffix}"]["value"] >= cells["original"][f"acc_r{suffix}"]["value"] - 1e-9
+            assert cells[row][f"acc_f{suffix}"].value == 0
+            assert cells[row][f"acc_r{suffix}"].value >= cells["original"][f"acc_r{suffix}"].value - 1e-9
     assert not [name for name in cells["pour-d-tuned"] if name.startswith(("rus_r", "cka_r_r", "cka_f_r"))]
 
 

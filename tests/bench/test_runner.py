@@ -102,22 +102,22 @@ def test_a_cell_says_everything_that_is_needed_to_repeat_it(finished: Path) -> N
     assert cell.versions["torch"]
     assert (cell.needs, cell.steps, cell.precision) == (("forget",), 2, "fp32")
     reading = cell.values["acc_r"]
-    assert 0 <= reading["low"] <= reading["value"] <= reading["high"] <= 1  # type: ignore[operator]
+    assert 0 <= reading.low <= reading.value <= reading.high <= 1  # type: ignore[operator]
     beside = json.loads((finished / cell.key.path).with_suffix(".run.json").read_text())
     assert {"seconds", "host", "device", "date", "commit"} <= set(beside)
     report = pour.AuditReport.load((finished / cell.key.path).with_suffix(".report.json"))
-    assert report.value("rus_r") == cell.values["rus_r"]["value"]
+    assert report.value("rus_r") == cell.values["rus_r"].value
     assert not (finished / "cache").exists(), "features are dropped with the group"
 
 
 def test_references_are_what_they_should_be(finished: Path) -> None:
     cells = {cell.key.row: cell for cell in read_store(finished)}
     assert list(cells) == sorted(ROWS)
-    assert cells["original"].values["cka_f_o"]["value"] == pytest.approx(1)
-    assert cells["retrained"].values["rus_r"]["value"] == pytest.approx(1)
-    assert cells["ceiling"].values["rus_r"]["value"] < 1  # type: ignore[operator]
+    assert cells["original"].values["cka_f_o"].value == pytest.approx(1)
+    assert cells["retrained"].values["rus_r"].value == pytest.approx(1)
+    assert cells["ceiling"].values["rus_r"].value < 1  # type: ignore[operator]
     assert cells["ceiling"].models["unlearned"] == cells["pour-p"].models["ceiling"]
-    assert cells["retrained"].values["acc_f"]["value"] == 0
+    assert cells["retrained"].values["acc_f"].value == 0
 
 
 def test_what_is_done_is_skipped(store: Path, made: list[object]) -> None:

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ import pour.bench.segmentation as segmentation
 from pour._torchvision import torchvision_works
 from pour.bench import Row, read_store
 from pour.bench.segmentation import run_scenes
-from pour.bench.segmentation_experiment import SceneExperiment, scene_experiment
+from pour.bench.segmentation_experiment import SCENE_COLUMNS, SceneExperiment, scene_experiment
 from pour.bench.segmentation_table import is_scene_store, render_scenes, scene_lines, scene_table
-from pour.bench.store import Cell, CellKey, read_cell, seal
+from pour.bench.store import Cell, CellKey, load_store, read_cell, seal
 from pour.data import load_segmentation
 from pour.errors import DivergenceError, UsageError
 from pour.training import Recipe
@@ -49,7 +49,7 @@ GRID = SceneExperiment(
 )
 
 
-RESULTS = Path(__file__).parents[2] / "results" / "camvid"
+RESULTS = Path(__file__).parents[2] / "results" / "camvid.json.gz"
 # One class by one method, from a network that is trained in a moment.
 SHORT = replace(GRID, recipe=GRID.recipe.change(epochs=1), forget=("car",), rows=GRID.rows[:2])
 
@@ -113,10 +113,10 @@ def test_every_cell_is_there_with_its_report_and_overlays(store) -> None:
     for cell in cells:
         assert {"iou_r", "iou_r_rest", "iou_f", "rus_o", "cka_f_o"} <= set(cell.values)
         report = pour.AuditReport.load((store / cell.key.path).with_suffix(".report.json"))
-        assert report.value("iou_r") == cell.values["iou_r"]["value"]
+        assert report.value("iou_r") == cell.values["iou_r"].value
     masked = read_cell(store, CellKey((2,), 0, "masked-head"))
     assert masked is not None
-    assert masked.values["iou_f"]["value"] == 0
+    assert masked.values["iou_f"].value == 0
     pictures = sorted((store / "overlays").glob("*.png"))
     assert [picture.name for picture in pictures] == [
         f"{name}-{row}-seed-0.png" for name in ("car", "pole") for row in ("pour-d", "pour-p")
@@ -182,23 +182,13 @@ def test_a_store_of_a_network_that_was_trained_otherwise_is_refused(
     assert walked(short, small_world, grid=SHORT).done == 0
 
 
-def test_a_store_of_an_earlier_version_is_refused_by_what_its_network_says(short, small_world, tmp_path) -> None:
-    told = json.loads((short / "experiment.json").read_text())
-    del told["limit"], told["weights"]
-    (short / "experiment.json").write_text(json.dumps(told))
-    with pytest.raises(UsageError, match="another limit"):
-        walked(short, small_world, grid=SHORT, limit=6)
-    facts = short / "models" / "seed-0" / "original.json"
-    older = {name: value for name, value in json.loads(facts.read_text()).items() if name != "limit"}
-    facts.write_text(json.dumps(older))
-    # What neither says is no reason to refuse: these are the results that ship with pour.
-    assert segmentation._experiment(short, {**SHORT.to_dict(), "limit": 6, "weights": None})
-    grid = scene_experiment("camvid")
-    assert segmentation._experiment(RESULTS, {**grid.to_dict(), "limit": None, "weights": "any"})
-    with pytest.raises(UsageError, match=r"another recipe \(scenes of 100, not scenes of 1\)"):
-        segmentation._experiment(
-            RESULTS, {**replace(grid, recipe=grid.recipe.change(epochs=1)).to_dict(), "limit": None, "weights": None}
-        )
+def test_the_published_results_are_of_the_experiment() -> None:
+    known, grid = load_store(RESULTS).experiment, scene_experiment("camvid")
+    assert known is not None
+    assert (known.name, known.dataset, known.architecture) == (grid.name, grid.dataset, grid.architecture)
+    assert known.recipe == asdict(grid.recipe)
+    assert [row.name for row in known.rows] == [row.name for row in grid.rows]
+    assert (known.columns, known.notes, known.layout) == (SCENE_COLUMNS, grid.stored(()).notes, "classes")
 
 
 @pytest.mark.parametrize(("options", "words"), OTHERWISE.values(), ids=[*OTHERWISE])
@@ -366,7 +356,7 @@ def test_the_table_says_what_the_cells_do(store) -> None:
     before, masked = lines[0], lines[1]
     cell = read_cell(store, CellKey((2,), 0, "masked-head"))
     assert cell is not None
-    assert masked.values["iou_r"] == pytest.approx(100 * cell.values["iou_r"]["value"])
+    assert masked.values["iou_r"] == pytest.approx(100 * cell.values["iou_r"].value)
     assert masked.changes["iou_f"] == pytest.approx(-before.values["iou_f"])
     assert not before.changes
     text = render_scenes(lines, "markdown")

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import io
+import gzip
 import json
-import tarfile
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +10,20 @@ from bench_cells import keep, made_up, table_grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pour.bench.store as store_module
 from pour.bench import CellKey, export_store, get_experiment, import_store, make_table, parse_seeds, read_store
-from pour.bench.comparable import check_unmixed
-from pour.bench.store import damaged_cells, read_cell, seal, unseal, write_cell
-from pour.bench.store_identity import check_folder, settled_precision, write_experiment
+from pour.bench.store import (
+    _checksum,
+    check_folder,
+    check_unmixed,
+    load_store,
+    read_cell,
+    seal,
+    settled_precision,
+    unseal,
+    write_cell,
+    write_experiment,
+)
 from pour.errors import UsageError
 from pour.training import get_recipe
 
@@ -28,7 +37,7 @@ TEXT = seal(CELL)
 
 def test_a_cell_comes_back_as_it_was() -> None:
     assert unseal(TEXT) == CELL
-    assert seal(unseal(TEXT) or CELL) == TEXT
+    assert seal(unseal(TEXT)) == TEXT
     assert CELL.key == CellKey((0,), 0, "delete-tuned")
 
 
@@ -37,15 +46,18 @@ def test_a_cell_comes_back_as_it_was() -> None:
 def test_an_altered_cell_is_noticed(place: int, letter: str) -> None:
     changed = TEXT[:place] + letter + TEXT[place + 1 :]
     # Only space between the tokens may change without being noticed.
-    assert unseal(changed) in (None, CELL)
-    if json.loads(TEXT) != _parsed(changed):
-        assert unseal(changed) is None
+    if json.loads(TEXT) == _parsed(changed):
+        assert unseal(changed) == CELL
+    else:
+        with pytest.raises(UsageError):
+            unseal(changed)
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, len(TEXT) - 3))
 def test_half_a_cell_is_noticed(length: int) -> None:
-    assert unseal(TEXT[:length]) is None
+    with pytest.raises(UsageError):
+        unseal(TEXT[:length])
 
 
 def _parsed(text: str) -> object:
@@ -106,10 +118,10 @@ def test_an_import_that_does_not_fit_is_for_another_folder(tmp_path: Path) -> No
     later = made_up(GRID, "pour-p", seed=1)
     setup = {**later.setup, "options": {**later.setup["options"], "direction": "scores"}}
     keep(tmp_path / "here", GRID, replace(later, setup=setup))
-    export_store(tmp_path / "here", tmp_path / "cells.tar")
+    export_store(tmp_path / "here", tmp_path / "cells.json.gz")
     keep(tmp_path / "there", GRID, made_up(GRID, "pour-p"))
     with pytest.raises(UsageError, match=r"pour-p have different options; .* so give another folder for them\.$"):
-        import_store(tmp_path / "cells.tar", tmp_path / "there")
+        import_store(tmp_path / "cells.json.gz", tmp_path / "there")
     assert len(read_store(tmp_path / "there")) == 1
 
 
@@ -133,14 +145,14 @@ def test_cells_that_differ_are_named_with_what_makes_them_anew() -> None:
 
 
 def test_a_cell_that_fails_has_no_report_of_an_earlier_one(tmp_path: Path) -> None:
-    home, there, tar = tmp_path / "home", tmp_path / "there", tmp_path / "store.tar"
+    home, there, file = tmp_path / "home", tmp_path / "there", tmp_path / "store.json.gz"
     keep(there, GRID, CELL)
     failed = replace(CELL, values={}, failed="It diverged.")
     keep(home, GRID, CELL)
     write_cell(home, failed, {}, None)
     assert not (home / CELL.key.path).with_suffix(".report.json").exists()
-    export_store(home, tar)
-    import_store(tar, there, overwrite=True)
+    export_store(home, file)
+    import_store(file, there, overwrite=True)
     assert files(there) == files(home)
 
 
@@ -196,99 +208,102 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_results_travel_without_models(tmp_path: Path) -> None:
-    home, there, tar = tmp_path / "home", tmp_path / "there", tmp_path / "store.tar"
+    home, there, file = tmp_path / "home", tmp_path / "there", tmp_path / "store.json.gz"
     keep(home, GRID, CELL, made_up(GRID, "pour-p", seed=1))
     model = home / "models" / "seed-0" / "original.safetensors"
     model.parent.mkdir(parents=True)
     model.write_bytes(b"weights")
-    assert export_store(home, tar) == 2
-    assert import_store(tar, there) == 2
+    assert export_store(home, file) == 2
+    assert import_store(file, there) == 2
     assert not (there / "models").exists()
     assert files(there) == files(home)
-    assert import_store(tar, there) == 0, "the same results are no news"
-    again = tmp_path / "again.tar"
+    assert import_store(file, there) == 0, "the same results are no news"
+    again = tmp_path / "again.json.gz"
     export_store(there, again)
-    assert again.read_bytes() == tar.read_bytes()
+    assert again.read_bytes() == file.read_bytes()
     with pytest.raises(UsageError, match="already exists"):
-        export_store(home, tar)
+        export_store(home, file)
 
 
 def test_other_results_are_not_clobbered(tmp_path: Path) -> None:
-    home, there, tar = tmp_path / "home", tmp_path / "there", tmp_path / "store.tar"
+    home, there, file = tmp_path / "home", tmp_path / "there", tmp_path / "store.json.gz"
     keep(home, GRID, CELL)
-    export_store(home, tar)
+    export_store(home, file)
     mine = made_up(GRID, "delete-tuned", values={"acc_r": 0.5})
     keep(there, GRID, mine)
     with pytest.raises(UsageError, match=r"1 cells of .* differ from those in .*delete-tuned.json among them"):
-        import_store(tar, there)
+        import_store(file, there)
     assert read_store(there) == [mine]
-    assert import_store(tar, there, overwrite=True) == 1
+    assert import_store(file, there, overwrite=True) == 1
     assert read_store(there) == [CELL]
 
 
 def test_results_of_other_models_are_not_mixed_in(tmp_path: Path) -> None:
-    home, there, tar = tmp_path / "home", tmp_path / "there", tmp_path / "store.tar"
+    home, there, file = tmp_path / "home", tmp_path / "there", tmp_path / "store.json.gz"
     keep(home, GRID, CELL)
-    export_store(home, tar)
+    export_store(home, file)
     mine = made_up(GRID, "pour-p", models="b")
     keep(there, GRID, mine)
     for overwrite in (False, True):
         with pytest.raises(UsageError, match="different original models"):
-            import_store(tar, there, overwrite=overwrite)
+            import_store(file, there, overwrite=overwrite)
     assert read_store(there) == [mine]
     digits = tmp_path / "digits"
     write_experiment(digits, get_experiment("digits"))
     with pytest.raises(UsageError, match=r"holds results of digits, and .* those of cifar10"):
-        import_store(tar, digits)
+        import_store(file, digits)
 
 
-def archive(path: Path, name: str, content: bytes = b"{}", kind: bytes = tarfile.REGTYPE) -> Path:
-    with tarfile.open(path, "w") as tar:
-        member = tarfile.TarInfo(name)
-        member.size, member.type, member.linkname = len(content), kind, "/etc/passwd"
-        tar.addfile(member, io.BytesIO(content))
+def published(path: Path, **changes: Any) -> Path:
+    """Write a published file of one cell with other content."""
+    entry = {"cell": json.loads(TEXT)["cell"], "run": {}, "report": None}
+    path.write_bytes(gzip.compress(json.dumps({"schema": 1, "cells": [entry], **changes}).encode()))
     return path
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../evil.json",
-        "/tmp/evil.json",
-        "cells/forget-0/seed-0/../../../evil.json",
-        "cells/forget-0/seed-0/x/y.json",
-        "models/seed-0/original.safetensors",
-        "cells/forget-0/seed-0/evil.py",
-        "cells\\forget-0\\seed-0\\x.json",
-    ],
-)
-def test_archives_cannot_write_elsewhere(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("row", ["../evil", "/tmp/evil", "x/y", "a\\b", "evil.run", ""])
+def test_a_published_file_cannot_write_elsewhere(tmp_path: Path, row: str) -> None:
+    cell = json.loads(TEXT)["cell"]
+    entry = {"cell": {**cell, "setup": {**cell["setup"], "row": row}}}
     out = tmp_path / "a" / "b" / "out"
-    with pytest.raises(UsageError, match="is no result of a store; it is refused"):
-        import_store(archive(tmp_path / "evil.tar", name), out)
+    with pytest.raises(UsageError, match="A row cannot be called"):
+        import_store(published(tmp_path / "evil.json.gz", cells=[entry]), out)
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_bad_archives_are_told(tmp_path: Path) -> None:
-    name = CELL.key.path.as_posix()
-    link = archive(tmp_path / "link.tar", name, kind=tarfile.SYMTYPE)
-    with pytest.raises(UsageError, match="is refused"):
-        import_store(link, tmp_path / "out")
-    with pytest.raises(UsageError, match="is damaged"):
-        import_store(archive(tmp_path / "damaged.tar", name, TEXT[:-40].encode()), tmp_path / "out")
-    misplaced = "cells/forget-0/seed-0/pour-p.json"
-    with pytest.raises(UsageError, match="is damaged"):
-        import_store(archive(tmp_path / "misplaced.tar", misplaced, TEXT.encode()), tmp_path / "out")
-    with pytest.raises(UsageError, match="holds no cell"):
-        import_store(archive(tmp_path / "empty.tar", "experiment.json"), tmp_path / "out")
-    (tmp_path / "text.tar").write_text("not a tar")
-    with pytest.raises(UsageError, match="cannot be read as an exported store"):
-        import_store(tmp_path / "text.tar", tmp_path / "out")
-    with pytest.raises(UsageError, match="too many for a result"):
-        import_store(archive(tmp_path / "large.tar", name, b" " * (16 * 2**20 + 1)), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+def test_bad_files_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, file = tmp_path / "out", tmp_path / "x.json.gz"
+    published(file)
+    assert import_store(file, tmp_path / "good") == 1
+    for changes, sentence in (
+        ({"cells": []}, "holds no cell"),
+        ({"cells": [{"cell": {}}]}, r"lacks the key cells\.0\.cell\.setup"),
+        ({"more": 1}, "has the unknown key more"),
+        ({"schema": 2}, "has schema 2, newer than this pour reads"),
+    ):
+        with pytest.raises(UsageError, match=sentence):
+            import_store(published(file, **changes), out)
+    content = published(file).read_bytes()
+    for damaged in (b"not compressed", content[: len(content) // 2], content[:30] + b"xx" + content[32:]):
+        file.write_bytes(damaged)
+        with pytest.raises(UsageError, match="cannot be read as an exported store"):
+            import_store(file, out)
+    with pytest.raises(UsageError, match="There is no file"):
+        import_store(tmp_path / "nothing.json.gz", out)
+    monkeypatch.setattr(store_module, "_LARGEST_FILE", 100)
+    with pytest.raises(UsageError, match="is larger than 0 MiB"):
+        import_store(published(file), out)
+    assert not out.exists()
     with pytest.raises(UsageError, match="holds no results"):
-        export_store(tmp_path / "out", tmp_path / "x.tar")
+        export_store(out, tmp_path / "y.json.gz")
+
+
+def test_a_published_file_is_read_like_a_folder(tmp_path: Path) -> None:
+    keep(tmp_path / "store", GRID, CELL, made_up(GRID, "pour-p", seed=1))
+    export_store(tmp_path / "store", tmp_path / "x.json.gz")
+    assert load_store(tmp_path / "x.json.gz").experiment == load_store(tmp_path / "store").experiment
+    assert read_store(tmp_path / "x.json.gz") == read_store(tmp_path / "store")
+    assert make_table(tmp_path / "x.json.gz") == make_table(tmp_path / "store")
 
 
 @pytest.mark.parametrize(
@@ -301,31 +316,42 @@ def test_bad_archives_are_told(tmp_path: Path) -> None:
         {"values": None},
         {"values": {"acc_r": {"value": "high"}}},
         {"values": {"acc_r": None}},
+        {"values": {"acc_r": {"low": 0.1}}},
+        {"setup": {**CELL.setup, "row": "../../evil"}},
     ],
 )
 def test_a_checksum_makes_no_cell(changes: dict[str, Any]) -> None:
     """A file that was made by another program, or another version, with a right checksum."""
-    assert unseal(seal(replace(CELL, **changes))) is None
-    assert unseal("[" * 100_000) is None
+    content = {**json.loads(TEXT)["cell"], **changes}
+    text = json.dumps({"schema": 1, "sha256": _checksum(content), "cell": content})
+    with pytest.raises(UsageError):
+        unseal(text)
+    with pytest.raises(UsageError):
+        unseal("[" * 100_000)
+
+
+def test_a_cell_of_a_newer_version_is_told() -> None:
+    with pytest.raises(UsageError, match="has schema 2, newer than this pour reads"):
+        unseal(TEXT.replace('"schema": 1', '"schema": 2'))
 
 
 def test_damaged_cells_are_told_and_not_left_out_of_an_export(tmp_path: Path) -> None:
     keep(tmp_path, GRID, CELL, made_up(GRID, "pour-p", seed=1))
-    assert damaged_cells(tmp_path) == []
+    assert not load_store(tmp_path).damaged
     path = tmp_path / CELL.key.path
     path.write_text(path.read_text()[:100])
-    assert damaged_cells(tmp_path) == [CELL.key.path.as_posix()]
+    assert load_store(tmp_path).damaged == (CELL.key.path.as_posix(),)
     assert any("Damaged cells are left out (1)" in note for note in make_table(tmp_path).notes)
     with pytest.raises(UsageError, match=r"damaged cells \(1\), such as cells/"):
-        export_store(tmp_path, tmp_path / "x.tar")
-    assert not (tmp_path / "x.tar").exists()
+        export_store(tmp_path, tmp_path / "x.json.gz")
+    assert not (tmp_path / "x.json.gz").exists()
 
 
 def test_an_export_is_of_the_experiment_that_is_named(tmp_path: Path) -> None:
     keep(tmp_path / "store", GRID, CELL)
     with pytest.raises(UsageError, match=f"holds results of {GRID.name}, not of zeroshot"):
-        export_store(tmp_path / "store", tmp_path / "x.tar", experiment="zeroshot")
-    assert export_store(tmp_path / "store", tmp_path / "x.tar", experiment=GRID.name) == 1
+        export_store(tmp_path / "store", tmp_path / "x.json.gz", experiment="zeroshot")
+    assert export_store(tmp_path / "store", tmp_path / "x.json.gz", experiment=GRID.name) == 1
 
 
 @pytest.mark.parametrize("text", ["99999999999", "99999999999999999999999,", "4611686018427387904,"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
@@ -19,7 +18,7 @@ from pour.bench import Outcome, export_store, get_experiment
 from pour.bench.experiments import EXPERIMENTS
 from pour.bench.runner import _failures, _Group, claim
 from pour.bench.shared_models import SharedModels
-from pour.bench.store_identity import read_experiment
+from pour.bench.store import read_experiment
 from pour.bench.tuning import TUNED_CLASSES
 from pour.cli import make_app
 from pour.cli.flags import refuse_unread
@@ -163,15 +162,6 @@ def test_forgetting_classes_refuses_what_it_does_not_read(flag, where):
     assert f"{flag[0]} {UNREAD} {where};" in refusal("unlearn", "m.safetensors", *options, *flag)
 
 
-@pytest.mark.parametrize("flag", [["--forget", 3], ["--columns", "acc_f"], ["--by-class"]])
-@pytest.mark.parametrize("kind", ["segmentation", "zero-shot"])
-def test_tables_of_other_kinds_refuse_what_they_do_not_read(tmp_path, kind, flag):
-    told = {"name": "camvid", "task": "segmentation"} if kind == "segmentation" else {"name": "zeroshot"}
-    (tmp_path / "experiment.json").write_text(json.dumps(told))
-    assert f"{flag[0]} {UNREAD} in the table of a {kind} experiment" in refusal("table", tmp_path, *flag)
-    assert "holds no results" in refusal("table", tmp_path)
-
-
 def test_weights_are_not_listed_into_a_file():
     assert f"--out {UNREAD} without a name" in refusal("weights", "--out", "w.safetensors")
 
@@ -249,7 +239,7 @@ def test_names_of_requests_are_those_of_the_dataset(monkeypatch):
 def test_results_of_another_experiment_are_not_taken_in(tmp_path):
     grid = get_experiment("cifar10")
     keep(tmp_path / "home", grid, made_up(grid, "pour-p"))
-    tar = tmp_path / "cells.tar"
+    tar = tmp_path / "cells.json.gz"
     export_store(tmp_path / "home", tar)
     there = tmp_path / "there"
     options = ["--out", there, "--import", tar]
@@ -258,7 +248,7 @@ def test_results_of_another_experiment_are_not_taken_in(tmp_path):
     assert "no experiment" in refusal("bench", "imagenet", *options)
     assert "Seeds are" in refusal("bench", "cifar10", *options, "--seeds", "some")
     assert not there.exists()
-    again = tmp_path / "again.tar"
+    again = tmp_path / "again.json.gz"
     assert "1 new cells from" in succeed("bench", "cifar10", *options, "--export", again).stdout
     assert again.read_bytes() == tar.read_bytes()
 
@@ -267,8 +257,8 @@ def test_results_without_a_name_are_not_taken_in(tmp_path):
     grid = get_experiment("cifar10")
     keep(tmp_path / "home", grid, made_up(grid, "pour-p"))
     (tmp_path / "home" / "experiment.json").unlink()
-    export_store(tmp_path / "home", tmp_path / "cells.tar")
-    options = ["--out", tmp_path / "there", "--import", tmp_path / "cells.tar"]
+    export_store(tmp_path / "home", tmp_path / "cells.json.gz")
+    options = ["--out", tmp_path / "there", "--import", tmp_path / "cells.json.gz"]
     assert "does not say whose results it holds" in refusal("bench", "cifar10", *options)
     assert not (tmp_path / "there").exists()
 
@@ -483,7 +473,7 @@ def test_a_model_is_not_written_to_the_facts_beside_it(tmp_path, files):
     ],
 )
 def test_an_export_reads_no_flags_of_a_run(tmp_path, flags):
-    grid, tar = get_experiment("digits"), tmp_path / "x.tar"
+    grid, tar = get_experiment("digits"), tmp_path / "x.json.gz"
     keep(tmp_path / "runs", grid, made_up(grid, "pour-p", forget=(3,)))
     command = ["bench", "digits", "--out", tmp_path / "runs"]
     assert f"{flags[0]} {UNREAD} with --export" in refusal(*command, "--export", tar, *flags)
@@ -544,18 +534,8 @@ def test_a_store_beside_another(tmp_path):
     command = ["table", tmp_path / "mine", "--columns", "acc_f", "--format", "markdown"]
     shown = succeed(*command, "--against", tmp_path / "yours").stdout
     assert f"| POUR-P |  | **25.00** |\n| POUR-P | {tmp_path / 'yours'} | 50.00 |" in shown
-    assert "takes paper or a folder of pour bench, and there is no folder nowhere" in refusal(
-        *command, "--against", "nowhere"
-    )
+    assert "takes paper or results of pour bench, and there is no nowhere" in refusal(*command, "--against", "nowhere")
     assert f"{tmp_path} holds no results" in refusal(*command, "--against", tmp_path)
-
-
-@pytest.mark.parametrize("kind", ["segmentation", "zero-shot"])
-def test_tables_of_other_kinds_stand_beside_the_paper_alone(tmp_path, kind):
-    told = {"name": "camvid", "task": "segmentation"} if kind == "segmentation" else {"name": "zeroshot"}
-    (tmp_path / "experiment.json").write_text(json.dumps(told))
-    told = f"Results of a {kind} experiment can be put against paper, not against"
-    assert told in refusal("table", tmp_path, "--against", tmp_path)
 
 
 def test_classes_side_by_side(tmp_path):
@@ -601,7 +581,7 @@ def test_a_new_folder_is_claimed_once_it_is_sure(tmp_path, cifar):
     state = torch.get_rng_state()
     claim(shared)
     assert torch.equal(torch.get_rng_state(), state)
-    assert read_experiment(tmp_path / "runs")["name"] == "cifar10"
+    assert read_experiment(tmp_path / "runs").name == "cifar10"
     # Results that are there can be shown without the data.
     claim(SharedModels(get_experiment("cifar10"), tmp_path / "runs", tmp_path / "nowhere", "cpu", None))
 
@@ -706,7 +686,7 @@ def test_training_says_what_the_recipe_is(tmp_path):
 def test_what_is_wrong_with_a_grid_is_told_before_results_are_taken_in(tmp_path):
     grid = small_grid()
     keep(tmp_path / "home", grid, made_up(grid, "pour-p"))
-    succeed("bench", "digits", "--out", tmp_path / "home", "--export", tmp_path / "x.tar")
+    succeed("bench", "digits", "--out", tmp_path / "home", "--export", tmp_path / "x.json.gz")
     wrong = (
         ["--methods", "nosuch"],
         ["--jobs", 0],
@@ -715,16 +695,18 @@ def test_what_is_wrong_with_a_grid_is_told_before_results_are_taken_in(tmp_path)
         ["--precision", "foo"],
     )
     for flags in wrong:
-        refusal("bench", "digits", "--out", tmp_path / "there", "--import", tmp_path / "x.tar", *flags)
+        refusal("bench", "digits", "--out", tmp_path / "there", "--import", tmp_path / "x.json.gz", *flags)
         assert not (tmp_path / "there").exists()
     (tmp_path / "file").write_text("mine")
-    assert "is a file" in refusal("bench", "digits", "--out", tmp_path / "file", "--import", tmp_path / "x.tar")
+    assert "is a file" in refusal("bench", "digits", "--out", tmp_path / "file", "--import", tmp_path / "x.json.gz")
 
 
 def test_stores_of_other_kinds_are_not_set_above_each_other(tmp_path):
     results = ROOT / "results"
     for other in ("zeroshot", "camvid"):
-        assert "another kind" in refusal("table", results / "cifar100", "--against", results / other)
+        assert "another kind" in refusal(
+            "table", results / "cifar100.json.gz", "--against", results / f"{other}.json.gz"
+        )
 
 
 def test_what_the_system_refuses_is_one_sentence(monkeypatch, capsys, tmp_path):

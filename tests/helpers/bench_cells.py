@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pour.auditing.measurement import Reading
 from pour.bench import Cell, Experiment, Row, get_experiment
 from pour.bench.compute_cell import cell_setup
 from pour.bench.experiments import benchmark_rows
-from pour.bench.store import write_cell
-from pour.bench.store_identity import write_experiment
+from pour.bench.store import write_cell, write_experiment
 from pour.unlearning import get_method
 
 if TYPE_CHECKING:
@@ -61,10 +61,7 @@ def made_up(
         "needs": () if found.method is None else get_method(found.method).needs,
         "note": found.note,
         "forgotten_names": ("airplane",),
-        "values": {
-            name: {"value": value, "low": None, "high": None, "debiased": None, "n": 10}
-            for name, value in (values or {}).items()
-        },
+        "values": {name: Reading(value=value, n=10) for name, value in (values or {}).items()},
     }
     return Cell(**(facts | changes))
 

@@ -11,11 +11,10 @@ if TYPE_CHECKING:
     from pour.bench.replication import make_replication_table
     from pour.bench.runner import Outcome, run_experiment
     from pour.bench.selection import TuningResult
-    from pour.bench.store import Cell, CellKey, read_store
+    from pour.bench.store import Cell, CellKey, export_store, import_store, read_store
     from pour.bench.study import SeparationStudy, run_study, separation_study
     from pour.bench.table import ResultTable, make_table
     from pour.bench.trajectory import Look, Trajectory, follow
-    from pour.bench.transfer import export_store, import_store
     from pour.bench.tuning import MethodTuning, tune_experiment
 
 _HOMES = {
@@ -33,10 +32,10 @@ _HOMES = {
     "Trajectory": "pour.bench.trajectory",
     "TuningResult": "pour.bench.selection",
     "benchmark_rows": "pour.bench.experiments",
-    "export_store": "pour.bench.transfer",
+    "export_store": "pour.bench.store",
     "follow": "pour.bench.trajectory",
     "get_experiment": "pour.bench.experiments",
-    "import_store": "pour.bench.transfer",
+    "import_store": "pour.bench.store",
     "make_class_table": "pour.bench.class_table",
     "make_replication_table": "pour.bench.replication",
     "make_table": "pour.bench.table",

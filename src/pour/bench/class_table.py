@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pour.bench.rendering import latex_text
-from pour.bench.store_identity import read_experiment
+from pour.bench.store import load_store
 from pour.bench.table import GROUPS, ResultTable, comparable_cells, forgotten_name, make_table, requests_in
 from pour.errors import UsageError
 
@@ -34,7 +34,7 @@ def make_class_table(out: str | Path, *, columns: Sequence[str] | None = None) -
         columns: keys of :data:`pour.bench.columns.COLUMNS`; by default :data:`CLASS_COLUMNS`.
     """
     folder = Path(out)
-    experiment = read_experiment(folder) or {}
+    experiment = load_store(folder).experiment
     cells = comparable_cells(folder)
     names = {cell.key.forget: forgotten_name(cell) for cell in cells}
     requests = requests_in(cells, experiment)
@@ -42,7 +42,7 @@ def make_class_table(out: str | Path, *, columns: Sequence[str] | None = None) -
         raise UsageError(f"{folder} has results of forgetting {names[requests[0]]} alone; there is nothing beside it.")
     shown = columns or CLASS_COLUMNS
     tables = {names[request]: make_table(folder, forget=request, columns=shown) for request in requests}
-    order = [row["name"] for row in experiment.get("rows", [])]
+    order = [row.name for row in (experiment.rows if experiment else ())]
     seeds = {names[request]: _seeds(cells, request) for request in requests}
     # Where they differ, so do the networks.
     alike = len(set(seeds.values())) == 1

@@ -251,9 +251,9 @@ def measured(report: AuditReport) -> dict[str, Any]:
     names = report.values()
     keyed = dict(zip(names, report.lines, strict=True))
     return {
-        "values": {name: asdict(line.unlearned) for name, line in keyed.items()},
+        "values": {name: line.unlearned for name, line in keyed.items()},
         "verdicts": {name: line.verdict for name, line in keyed.items()},
-        "discrepancies": tuple(asdict(entry) for entry in report.discrepancies),
+        "discrepancies": report.discrepancies,
         "collapse": dict(report.collapse.get("unlearned", {})),
         "answers": tuple(report.answers.get("unlearned", ())),
     }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from pour._records import Option, record
 from pour.bench.columns import BOTH_TEST_SETS, COLUMNS, PAPER_COLUMNS
 from pour.bench.settings import (
     CLOSED_FORM,
@@ -27,7 +29,7 @@ from pour.unlearning.registry import get_method, list_methods
 from pour.unlearning.unlearn import make_method
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from pour.training.frozen_backbone import HeadShape
@@ -41,6 +43,7 @@ __all__ = [
     "Row",
     "Setting",
     "benchmark_rows",
+    "check_row_name",
     "get_experiment",
     "parse_seeds",
 ]
@@ -86,6 +89,16 @@ CONTROLS = ("masked-head", "random-direction")
 RELATIVES = ("esc", "leace", "leace-orth", "ssd", "neggrad-plus", "bad-teacher", "unsir", "duck", "l1-sparse")
 
 
+def check_row_name(name: str) -> None:
+    """Raise UsageError if a row's name cannot be the name of its files."""
+    if not _ROW_NAME.fullmatch(name) or name.endswith((".run", ".report")):
+        raise UsageError(
+            f"A row cannot be called {name!r}, because its files are called so; use letters, digits and _ . + "
+            "-, and neither .run nor .report at the end."
+        )
+
+
+@record
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One line of the table: a method with its options, or one of the experiment's own models."""
@@ -96,7 +109,7 @@ class Row:
     """A name from :func:`pour.list_methods`; None for a reference."""
     setting: Setting
     family: Family
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Option] = field(default_factory=dict)
     """What differs from the method's defaults."""
     note: str = ""
     """Where the options come from."""
@@ -104,13 +117,11 @@ class Row:
     """The classes that tuning forgot when it chose the options."""
     tuned_with: int | None = None
     """The seed of that tuning."""
+    label: str = ""
+    """Name in tables; by default that of the method."""
 
     def __post_init__(self) -> None:
-        if not _ROW_NAME.fullmatch(self.name) or self.name.endswith((".run", ".report")):
-            raise UsageError(
-                f"A row cannot be called {self.name!r}, because its files are called so; use letters, digits and _ . + "
-                "-, and neither .run nor .report at the end."
-            )
+        check_row_name(self.name)
 
     def resolved(self) -> dict[str, Any]:
         """Return all options by name, defaults included, as stored cells contain them."""
@@ -186,11 +197,6 @@ class Experiment:
         if self.freeze_backbone:
             found["head"] = self.head
         return found
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON; the weights by their digest."""
-        fields = {key: value for key, value in asdict(self).items() if key not in START}
-        return {**fields, **self.start}
 
 
 def benchmark_rows(

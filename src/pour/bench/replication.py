@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pour.bench.published import Published, differs
-from pour.bench.store import read_store
-from pour.bench.store_identity import OF_ALL_CELLS, read_experiment, refuse_other
+from pour.bench.store import SAME_IN_ALL_CELLS, load_store, read_store, refuse_other
 from pour.bench.table import ResultTable, find_request, make_table
 from pour.errors import UsageError
 
@@ -41,14 +40,14 @@ def make_replication_table(
         columns: keys of :data:`pour.bench.columns.COLUMNS`; by default the experiment's.
     """
     here = make_table(out, forget=forget, columns=columns)
-    request = find_request(out, read_store(out), read_experiment(Path(out)) or {}, forget)
+    request = find_request(out, read_store(out), load_store(out).experiment, forget)
     there = make_table(other, forget=request, columns=[column.key for column in here.columns])
     if here.subject != there.subject:
         raise UsageError(
             f"{out} is of {here.subject}, and {other} of {there.subject}: give a folder of the same experiment."
         )
     one, two = (read_store(folder)[0] for folder in (out, other))
-    asked = {name: one.setup.get(name) for name in OF_ALL_CELLS}
+    asked = {name: one.setup.get(name) for name in SAME_IN_ALL_CELLS}
     refuse_other(Path(other), {"name": there.subject, **two.setup}, asked)
     known = {(row.name, row.encoder): row for row in there.rows}
     rows: list[TableRow] = []

@@ -17,8 +17,7 @@ from pour.bench.executors import check_ray, crew
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.settings import NOT_TUNED
 from pour.bench.shared_models import ModelKey, SharedModels
-from pour.bench.store import CellKey, read_cell
-from pour.bench.store_identity import check_folder, read_experiment, settled_precision, write_experiment
+from pour.bench.store import CellKey, check_folder, read_cell, read_experiment, settled_precision, write_experiment
 from pour.data.classes import resolve_classes
 from pour.errors import PourError, UsageError
 from pour.training.run import Run, resolve_device

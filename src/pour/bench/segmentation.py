@@ -24,14 +24,15 @@ from pour.bench.compute_cell import cell_setup, measured
 from pour.bench.runner import Outcome
 from pour.bench.segmentation_experiment import SceneExperiment, scene_experiment
 from pour.bench.selection import relative_change
-from pour.bench.store import Cell, CellKey, read_cell, write_cell
-from pour.bench.store_identity import (
-    EXPERIMENT_FILE,
+from pour.bench.store import (
+    Cell,
+    CellKey,
+    check_experiment,
     check_folder,
-    model_facts,
-    read_experiment,
-    refuse_other,
+    read_cell,
     settled_precision,
+    write_cell,
+    write_experiment,
 )
 from pour.data.registry import load_segmentation
 from pour.data.scenes import Scenes
@@ -58,8 +59,6 @@ if TYPE_CHECKING:
 __all__ = ["run_scenes"]
 
 _OVERLAYS = ("pour-p", "pour-d")
-# What decides how the networks of a store came about.
-_OF_THE_NETWORK = ("dataset", "architecture", "recipe", "enlarge", "limit", "weights")
 
 
 def run_scenes(
@@ -125,11 +124,15 @@ def run_scenes(
     rows = _selected(grid, methods)
     classes = list(dict.fromkeys(bench.data.indices([name]) for name in grid.forget))
     requests = [(seed, forgotten) for seed in grid.seeds for forgotten in classes]
-    described = _experiment(folder, {**grid.to_dict(), "limit": limit, "weights": bench.weights_digest})
+    described = replace(
+        grid.stored(tuple(classes)),
+        settings={"enlarge": grid.enlarge, "limit": limit, "weights": bench.weights_digest},
+    )
+    check_experiment(folder, described)
     if requests:
         # The folder is claimed once there is a network: one that cannot be trained is no experiment.
         bench.original(grid.seeds[0])
-    write_text(folder / EXPERIMENT_FILE, described)
+    write_experiment(folder, described)
     done = 0
     total = len(requests) * len(rows)
     with ProgressBar(total, f"bench {grid.name}", enabled=progress) as bar:
@@ -151,19 +154,6 @@ def _selected(grid: SceneExperiment, methods: Iterable[str] | None) -> tuple[Row
     if wanted - known:
         raise UsageError(f"{grid.name} has no method {min(wanted - known)!r}; it has {', '.join(sorted(known))}.")
     return tuple(row for row in grid.rows if row.method is None or {row.name, row.method} & wanted)
-
-
-def _experiment(out: Path, content: dict[str, Any]) -> str:
-    """What the store says of its experiment from now on; a store of another one is refused."""
-    known = read_experiment(out)
-    text = json.dumps(content, indent=1, sort_keys=True) + "\n"
-    if known is not None and known["name"] != content["name"]:
-        raise UsageError(f"{out} holds results of {known['name']}, not of {content['name']}; give another folder.")
-    # Where it is lost, or an earlier version did not write all of it, the file beside the network may tell.
-    there = {"name": content["name"], **next(model_facts(out), {}), **(known or {})}
-    asked = json.loads(text)
-    refuse_other(out, there, {name: asked[name] for name in _OF_THE_NETWORK if name in there})
-    return text
 
 
 @dataclass(kw_only=True)

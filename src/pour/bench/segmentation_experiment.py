@@ -7,23 +7,38 @@ from typing import Any
 
 from pour.bench.experiments import Row
 from pour.bench.settings import NOT_TUNED
+from pour.bench.store import StoredExperiment
 from pour.errors import UsageError
 from pour.training.recipes import Recipe, get_recipe
 
 __all__ = ["SCENE_EXPERIMENTS", "SceneExperiment", "scene_experiment"]
 
 SCENE_EXPERIMENTS = ("camvid", "voc2012")
+SCENE_COLUMNS = ("iou_r", "iou_r_rest", "iou_f", "cka_f_o", "cka_r_o", "rus_o", "raw.rus_o")
+_NOTES = (
+    "IoU in percent, the change from before in brackets; the mean over retained classes (r) or that of the forgotten "
+    "class (f) on the test images, void left out.",
+    "IoU_r counts the forgotten class's pixels as false positives of whatever they become; rest leaves them out.",
+    "RUS(o), encoder: of the features before the projector, which POUR-P does not change.",
+)
 _CONTROL: dict[str, Any] = {"setting": "closed form", "family": "control"}
 _CLOSED: dict[str, Any] = {"setting": "closed form", "family": "paper"}
 _ROWS = (
-    Row(name="original", method=None, setting="reference", family="reference"),
+    Row(name="original", method=None, setting="reference", family="reference", label="before"),
     Row(name="masked-head", method="masked-head", **_CONTROL),
     Row(name="random-direction", method="random-direction", **_CONTROL),
-    Row(name="pour-p-keep", method="pour-p", options={"forgotten_logit": "keep", "direction": "weights"}, **_CLOSED),
-    Row(name="pour-p", method="pour-p", options={"direction": "weights"}, **_CLOSED),
+    Row(
+        name="pour-p-keep",
+        method="pour-p",
+        options={"forgotten_logit": "keep", "direction": "weights"},
+        label="POUR-P, logit kept",
+        **_CLOSED,
+    ),
+    Row(name="pour-p", method="pour-p", options={"direction": "weights"}, label="POUR-P, logit masked", **_CLOSED),
     Row(
         name="pour-p-centered",
         method="pour-p",
+        label="POUR-P, centred rows, logit kept",
         options={"forgotten_logit": "keep", "direction": "centered-weights"},
         **_CLOSED,
     ),
@@ -62,9 +77,25 @@ class SceneExperiment:
     seeds: tuple[int, ...] = (0,)
     rows: tuple[Row, ...] = _ROWS
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
-        return {"task": "segmentation", **asdict(self)}
+    def stored(self, forget: tuple[tuple[int, ...], ...]) -> StoredExperiment:
+        """Return what a store says of the experiment.
+
+        Args:
+            forget: Indices of the forgotten classes, one tuple per request.
+        """
+        return StoredExperiment(
+            name=self.name,
+            dataset=self.dataset,
+            architecture=self.architecture,
+            recipe=asdict(self.recipe),
+            forget=forget,
+            seeds=self.seeds,
+            rows=self.rows,
+            task="segment",
+            layout="classes",
+            columns=SCENE_COLUMNS,
+            notes=_NOTES,
+        )
 
 
 def scene_experiment(name: str) -> SceneExperiment:

@@ -16,10 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pour.bench.columns import label_of
-from pour.bench.comparable import check_unmixed
 from pour.bench.rendering import Format, latex_text
-from pour.bench.store import damage, read_store
-from pour.bench.store_identity import read_experiment
+from pour.bench.store import check_unmixed, load_store
+from pour.bench.table import damage_notes
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,8 +55,6 @@ _NOTES = (
 _PAPER_NOTE = "POUR on Pascal VOC 2012, DeepLabV3+ with ResNet-101."
 _PAPER_DATA = "voc2012"
 _ELSEWHERE = "The network, data and image size differ, so the changes compare, not the values."
-# What decides a cell's values beside what every experiment has.
-_SETTINGS = ("enlarge", "limit", "pixels")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +77,8 @@ class SceneLine:
 
 def is_scene_store(out: str | Path) -> bool:
     """Whether a folder holds results of :func:`pour.bench.segmentation.run_scenes`."""
-    return (read_experiment(Path(out)) or {}).get("task") == "segmentation"
+    experiment = load_store(out).experiment
+    return experiment is not None and experiment.layout == "classes"
 
 
 def scene_lines(out: str | Path, *, against: Literal["paper"] | None = None) -> list[SceneLine]:
@@ -91,25 +89,26 @@ def scene_lines(out: str | Path, *, against: Literal["paper"] | None = None) -> 
         against: "paper" adds the paper's lines, of its own classes, at the end.
     """
     folder = Path(out)
-    cells = read_store(folder)
+    store = load_store(folder)
+    cells = store.cells
     if not cells:
         raise UsageError(f"{folder} holds no whole cell; run pour bench --out {folder} first.")
-    check_unmixed(cells, _SETTINGS)
-    for sentence in damage(folder):
+    check_unmixed(cells)
+    for sentence in damage_notes(store):
         warnings.warn(sentence, stacklevel=2)
-    experiment = read_experiment(folder) or {}
-    order = [row["name"] for row in experiment.get("rows", [])]
-    asked = [name.lower() for name in experiment.get("forget", [])]
-    by_class: dict[str, dict[str, list[Cell]]] = {}
+    experiment = store.experiment
+    order = [row.name for row in (experiment.rows if experiment else ())]
+    asked = list(experiment.forget if experiment else ())
+    by_class: dict[tuple[int, ...], dict[str, list[Cell]]] = {}
     for cell in cells:
-        name = ", ".join(cell.forgotten_names)
-        by_class.setdefault(name, {}).setdefault(cell.key.row, []).append(cell)
-    names = sorted(by_class, key=lambda name: asked.index(name.lower()) if name.lower() in asked else len(asked))
+        by_class.setdefault(cell.key.forget, {}).setdefault(cell.key.row, []).append(cell)
+    names = sorted(by_class, key=lambda name: asked.index(name) if name in asked else len(asked))
     lines = []
     for name in names:
         before = {cell.key.seed: cell for cell in by_class[name].get("original", [])}
         rows = sorted(by_class[name], key=lambda row: order.index(row) if row in order else len(order))
-        lines += [_line(name, row, by_class[name][row], before) for row in rows]
+        shown = ", ".join(next(iter(by_class[name].values()))[0].forgotten_names)
+        lines += [_line(shown, row, by_class[name][row], before) for row in rows]
     return lines + (_published(cells[0].setup) if against == "paper" else [])
 
 
@@ -139,8 +138,7 @@ def _line(forgotten: str, row: str, cells: list[Cell], before: dict[int, Cell]) 
 
 
 def _number(cell: Cell, name: str) -> float:
-    value = cell.values[name]["value"]
-    return 0.0 if value is None else float(value)
+    return cell.values[name].value
 
 
 @cache

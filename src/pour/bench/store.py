@@ -1,41 +1,97 @@
-"""The result store: one sealed JSON file to a cell."""
+"""Results of an experiment: a folder with one file per cell while it runs, and one compressed file to publish."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+import re
+import shlex
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from pour._io import write_text
+from pour._io import atomic_path, refuse_to_overwrite, write_text
+from pour._records import Json, decode, encode, read, record
+from pour.auditing.distance import Discrepancy
+from pour.auditing.measurement import Reading
+from pour.bench.experiments import START, Row, check_row_name
 from pour.errors import UsageError
+from pour.training.run import Precision, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator
+    from typing import TypeAlias
+
+    from pour.bench.experiments import Experiment
+
+    Setup: TypeAlias = Mapping[str, Any]
+    _Groups: TypeAlias = dict[str, list["Cell"]]
+else:
+    from typing_extensions import TypedDict
+
+    class Setup(TypedDict):
+        """Keys of a cell's setup that every task has; a task may add others."""
+
+        dataset: str
+        architecture: str
+        recipe: Mapping[str, Json] | None
+        forgotten: list[int]
+        seed: int
+        row: str
+        method: str | None
+        setting: str
+        options: Mapping[str, Json]
+
+    Setup.__pydantic_config__ = {"strict": True, "extra": "allow", "allow_inf_nan": False}
+
 
 __all__ = [
     "CELLS",
     "Cell",
     "CellKey",
-    "cell_files",
-    "damage",
-    "damaged_cells",
+    "Layout",
+    "Store",
+    "StoredExperiment",
+    "check_experiment",
+    "check_folder",
+    "check_unmixed",
+    "export_store",
     "forget_name",
+    "import_store",
+    "load_store",
+    "model_facts",
     "read_cell",
+    "read_experiment",
     "read_store",
+    "refuse_other",
     "seal",
+    "settled_precision",
     "unseal",
     "write_cell",
+    "write_experiment",
 ]
 
 SCHEMA = 1
 CELLS = "cells"
+MODELS = "models"
+EXPERIMENT_FILE = "experiment.json"
+SAME_IN_ALL_CELLS = ("dataset", "architecture", "recipe", *START)
+"""Settings that decide the original and the retrained models."""
+Layout = Literal["methods", "classes", "concepts"]
+"""Arrangement of a table: methods on one request, one request after the other, or means over requests first."""
+_OF_ONE_CELL = ("forgotten", "seed", "row", "method", "setting", "options")
+_DIGEST = re.compile("[0-9a-f]{64}")
+_LARGEST_FILE = 256 * 2**20
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, order=True)
 class CellKey:
-    """Which cell of the grid.
+    """Request, seed and row of a cell.
 
     Example:
         >>> CellKey((0, 3), 1, "delete-common").path.as_posix()
@@ -48,109 +104,170 @@ class CellKey:
 
     @property
     def path(self) -> Path:
-        """Where the store keeps it."""
+        """File of the cell inside its store."""
         return Path(CELLS) / forget_name(self.forget) / f"seed-{self.seed}" / f"{self.row}.json"
 
 
 def forget_name(forget: tuple[int, ...]) -> str:
-    """How files call a request to forget."""
+    """Return the name of a request in file names."""
     return "forget-" + "-".join(map(str, forget))
 
 
+@record
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What one row gave for one seed and one request, and all that is needed to repeat it.
+    """Result of one row for one seed and one request, with all that is needed to compute it again.
 
-    Nothing in it differs from run to run on a CPU; times, host, device and date are in the file beside it.
+    On a CPU, two runs give the same cell. Times, host, device and date are in the file beside it.
     """
 
-    setup: Mapping[str, Any]
+    setup: Setup
     """Dataset, architecture, recipe, forgotten classes, seed, row, method, setting and all options."""
     models: Mapping[str, str]
-    """SHA-256 of the weights: original, retrained, ceiling and unlearned."""
+    """SHA-256 of the weights by role: original, retrained, ceiling and unlearned."""
     data: str
     """SHA-256 of the training and test images and labels."""
     precision: str
     versions: Mapping[str, str]
     family: str
     needs: tuple[str, ...] = ()
-    """The data that the method reads."""
+    """Data that the method reads."""
     note: str = ""
-    """Where the options come from."""
+    """Origin of the options."""
     tuned_on: tuple[int, ...] = ()
-    """The classes that tuning forgot when it chose the options."""
+    """Classes that were forgotten when the options were tuned."""
     tuned_with: int | None = None
-    """The seed of that tuning."""
+    """Seed of that tuning."""
     forgotten_names: tuple[str, ...] = ()
     failed: str | None = None
-    """Why there are no values: the sentence of the divergence guard, of the method or of the audit."""
+    """Reason for absent values: a sentence of the divergence guard, the method or the audit."""
     warnings: tuple[str, ...] = ()
-    """What the method said."""
+    """Warnings of the method."""
     rate_factor: float = 1.0
-    """What the learning rates of the setup were multiplied with, because the method diverged at them."""
+    """Factor on the learning rates of the setup, below 1 if the method diverged at them."""
     steps: int = 0
     weight_change: float | None = None
     """|theta' - theta| / |theta| over all weights."""
-    values: Mapping[str, Mapping[str, float | int | None]] = field(default_factory=dict)
-    """Every line of the audit by name: value, 95 % interval, debiased value and number of images."""
+    values: Mapping[str, Reading] = field(default_factory=dict)
+    """Metrics of the audit by name."""
     verdicts: Mapping[str, str] = field(default_factory=dict)
-    discrepancies: tuple[Mapping[str, Any], ...] = ()
+    discrepancies: tuple[Discrepancy, ...] = ()
     """Distances to the retrained model with their terms."""
-    collapse: Mapping[str, float] = field(default_factory=dict)
+    collapse: Mapping[str, int | float] = field(default_factory=dict)
+    """Measures of Neural Collapse on retained training images."""
     answers: tuple[int, ...] = ()
-    """How often each class is the answer on the forgotten classes' test images."""
+    """Number of times that each class is the answer on test images of the forgotten classes."""
+
+    def __post_init__(self) -> None:
+        check_row_name(self.key.row)
 
     @property
     def key(self) -> CellKey:
-        """Its place in the grid."""
+        """Request, seed and row."""
         return CellKey(tuple(self.setup["forgotten"]), self.setup["seed"], self.setup["row"])
 
+
+@record
+@dataclass(frozen=True, kw_only=True)
+class StoredExperiment:
+    """Content of ``experiment.json``: the settings that all cells share, and the arrangement of the table."""
+
+    name: str
+    dataset: str | None = None
+    architecture: str | None = None
+    recipe: Mapping[str, Json] | None = None
+    settings: Mapping[str, Json] = field(default_factory=dict)
+    """Further settings that decide the models."""
+    forget: tuple[tuple[int, ...], ...] = ()
+    """Requests in the order of the table."""
+    seeds: tuple[int, ...] = ()
+    rows: tuple[Row, ...] = ()
+    task: str = "classify"
+    layout: Layout = "methods"
+    columns: tuple[str, ...] = ()
+    """Columns of the table."""
+    notes: tuple[str, ...] = ()
+    """Sentences below the table."""
+
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Cell:
-        """Read what ``dataclasses.asdict`` wrote."""
-        tuples = ("needs", "forgotten_names", "warnings", "discrepancies", "answers", "tuned_on")
-        return cls(**{**data, **{name: tuple(data.get(name, ())) for name in tuples}})
+    def of(cls, experiment: Experiment) -> StoredExperiment:
+        """Return what a store says of an experiment."""
+        return cls(
+            name=experiment.name,
+            dataset=experiment.dataset,
+            architecture=experiment.architecture,
+            recipe=asdict(experiment.recipe),
+            settings=experiment.start,
+            forget=experiment.forget,
+            seeds=experiment.seeds,
+            rows=experiment.rows,
+            columns=experiment.columns,
+        )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All settings that decide the models, by name."""
+        return {"dataset": self.dataset, "architecture": self.architecture, "recipe": self.recipe, **self.settings}
+
+
+@record
+@dataclass(frozen=True, kw_only=True)
+class StoredCell:
+    """Cell with the files beside it."""
+
+    cell: Cell
+    run: Json = None
+    """Command, commit, device, host, date and times."""
+    report: Json = None
+    """Audit of the unlearned model, if it is kept."""
+
+
+@record(version="schema")
+@dataclass(frozen=True, kw_only=True)
+class ResultFile:
+    """Content of a published file: a whole experiment without weights."""
+
+    cells: tuple[StoredCell, ...]
+    experiment: StoredExperiment | None = None
+    models: Mapping[str, Json] = field(default_factory=dict)
+    """Training of the models, by their file in the store."""
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """Experiment and cells of a folder or a published file."""
+
+    path: Path
+    cells: tuple[Cell, ...]
+    experiment: StoredExperiment | None = None
+    damaged: tuple[str, ...] = ()
+    """Cells that are cut short, altered or moved, by their file in the store."""
+
+
+@record(version="schema")
+@dataclass(frozen=True, kw_only=True)
+class _SealedCell:
+    """Content of a cell's file."""
+
+    cell: Cell
+    sha256: str
+    schema: int = SCHEMA
 
 
 def seal(cell: Cell) -> str:
-    """The text of a cell's file, with a checksum over its content."""
-    content = asdict(cell)
-    return (
-        json.dumps(
-            {"schema": SCHEMA, "sha256": _checksum(content), "cell": content},
-            indent=1,
-            sort_keys=True,
-            allow_nan=False,
-        )
-        + "\n"
-    )
+    """Return the text of a cell's file, with a checksum of its content."""
+    content = json.loads(encode(cell))
+    sealed = {"schema": SCHEMA, "sha256": _checksum(content), "cell": content}
+    return json.dumps(sealed, indent=1, sort_keys=True) + "\n"
 
 
-def unseal(text: str) -> Cell | None:
-    """The cell in a file's text, or None where it is cut short, altered or of another schema."""
-    try:
-        stored = json.loads(text)
-        if stored["schema"] != SCHEMA or stored["sha256"] != _checksum(stored["cell"]):
-            return None
-        cell = Cell.from_dict(stored["cell"])
-        return cell if _makes_sense(cell) else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-
-
-def _makes_sense(cell: Cell) -> bool:
-    """Whether everything that readers of a cell ask for is of its kind; a checksum can be made for anything."""
-    key, setup = cell.key, cell.setup
-    return (
-        all(isinstance(label, int) for label in key.forget)
-        and isinstance(key.seed, int)
-        and isinstance(key.row, str)
-        and all(isinstance(setup.get(name), str) for name in ("dataset", "architecture", "setting"))
-        and isinstance(setup.get("recipe"), dict | None)
-        and "method" in setup
-        and isinstance(setup.get("options"), dict)
-        and all(isinstance(reading["value"], float | int | None) for reading in cell.values.values())
-    )
+def unseal(text: str, path: str | Path = "The cell") -> Cell:
+    """Return the cell in a file's text. Raise UsageError if it is cut short, altered or of another schema."""
+    sealed = decode(_SealedCell, text, path)
+    if sealed.sha256 != _checksum(json.loads(text)["cell"]):
+        raise UsageError(f"{path} was altered: its checksum belongs to other content.")
+    return sealed.cell
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
@@ -158,19 +275,25 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 
 def read_cell(out: Path, key: CellKey) -> Cell | None:
-    """A cell of the store; None where it is missing, damaged or in another cell's place."""
+    """Return a cell of a folder, or None if it is missing, damaged or in another cell's place."""
     try:
         cell = unseal((out / key.path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError, UsageError):
         return None
-    return cell if cell is not None and cell.key == key else None
+    return cell if cell.key == key else None
 
 
 def write_cell(out: Path, cell: Cell, run: Mapping[str, Any], report: str | None) -> None:
-    """Keep a cell; its own file comes last, so that whatever is beside it is there when it is."""
+    """Write a cell and the files beside it. The cell comes last: if it exists, the others do too.
+
+    Args:
+        out: Folder of the store.
+        cell: Cell to write.
+        run: Command, commit, device, host, date and times.
+        report: JSON of the audit. None removes the audit of an earlier cell.
+    """
     path = out / cell.key.path
     if report is None:
-        # That of an earlier try would stand beside a cell that failed.
         path.with_suffix(".report.json").unlink(missing_ok=True)
     else:
         write_text(path.with_suffix(".report.json"), report)
@@ -178,41 +301,337 @@ def write_cell(out: Path, cell: Cell, run: Mapping[str, Any], report: str | None
     write_text(path, seal(cell))
 
 
-def cell_files(out: Path) -> list[Path]:
-    """The files of all cells, without what lies beside them."""
-    found = sorted((out / CELLS).glob("forget-*/seed-*/*.json"))
-    return [path for path in found if not path.name.endswith((".run.json", ".report.json"))]
+def read_store(path: str | Path) -> list[Cell]:
+    """Return the whole cells of a folder or a published file. A grid computes damaged cells again."""
+    return list(load_store(path).cells)
 
 
-def read_store(out: str | Path) -> list[Cell]:
-    """Every whole cell of a store; damaged ones count as absent, as they do for :func:`run_experiment`."""
-    folder = Path(out)
-    if not (folder / CELLS).is_dir():
-        raise UsageError(f"{folder} holds no results; run pour bench --out {folder} first.")
-    return [cell for cell in _contents(folder).values() if cell is not None]
+def load_store(path: str | Path) -> Store:
+    """Return the experiment and the cells of a folder or a published file.
 
-
-def damaged_cells(out: str | Path) -> list[str]:
-    """The files of cells that were cut short, altered or moved, by their place in the store."""
-    folder = Path(out)
-    return [path.relative_to(folder).as_posix() for path, cell in _contents(folder).items() if cell is None]
-
-
-def damage(out: str | Path) -> list[str]:
-    """A sentence for the tables of a store that holds damaged cells; none for one that does not."""
-    damaged = damaged_cells(out)
-    if not damaged:
-        return []
-    return [f"Damaged cells are left out ({len(damaged)}), such as {damaged[0]}; pour bench makes them anew."]
-
-
-def _contents(folder: Path) -> dict[Path, Cell | None]:
-    """What is in each file of a cell; None where that is not the cell of its place."""
-    found: dict[Path, Cell | None] = {}
-    for path in cell_files(folder):
+    Raises:
+        UsageError: There are no results, or the file is damaged.
+    """
+    source = Path(path)
+    if source.is_file():
+        content = _read_results(source)
+        return Store(path=source, cells=tuple(entry.cell for entry in content.cells), experiment=content.experiment)
+    if not (source / CELLS).is_dir():
+        raise UsageError(f"{source} holds no results; run pour bench --out {source} first.")
+    cells, damaged = [], []
+    for file in sorted((source / CELLS).glob("forget-*/seed-*/*.json")):
+        if file.name.endswith((".run.json", ".report.json")):
+            continue
         try:
-            cell = unseal(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError):
+            cell = unseal(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, UsageError):
             cell = None
-        found[path] = cell if cell is not None and folder / cell.key.path == path else None
+        if cell is None or source / cell.key.path != file:
+            damaged.append(file.relative_to(source).as_posix())
+        else:
+            cells.append(cell)
+    return Store(path=source, cells=tuple(cells), experiment=read_experiment(source), damaged=tuple(damaged))
+
+
+def check_folder(out: Path) -> None:
+    """Raise UsageError if a store cannot be in a folder: a file has its name, or the path is not allowed."""
+    places = (out, *out.parents, out / CELLS, out / MODELS)
+    try:
+        blocked = next((path for path in places if path.exists() and not path.is_dir()), None)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be used ({error.strerror or error}); give another folder.") from error
+    if blocked is not None:
+        raise UsageError(f"{blocked} is a file; give a folder for the results.")
+
+
+def model_facts(out: Path) -> Iterator[dict[str, Any]]:
+    """Return the descriptions of a store's models, from the files beside them."""
+    found = _model_files(out)
+    yield from (facts for name, facts in found.items() if not name.endswith(".run.json") and isinstance(facts, dict))
+
+
+def _model_files(out: Path) -> dict[str, Any]:
+    """Return the readable JSON files beside the models, by their path in the store."""
+    found = {}
+    for path in sorted((out / MODELS).rglob("*.json")):
+        try:
+            found[path.relative_to(out).as_posix()] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
     return found
+
+
+def settled_precision(out: Path, asked: Precision | None) -> Precision | None:
+    """Return the precision of a run: the asked one, otherwise that of the store's cells and models.
+
+    Raises:
+        UsageError: The store has another precision, or both and none was asked for.
+    """
+    Run(device="cpu", precision=asked)
+    cells = read_store(out) if (out / CELLS).is_dir() else []
+    found = {cell.precision for cell in cells} | {str(facts.get("precision")) for facts in model_facts(out)}
+    there: list[Precision] = [known for known in get_args(Precision) if known in found]
+    if asked is None and len(there) > 1:
+        raise UsageError(f"{out} holds results in {' and '.join(there)}; say with --precision which of them to keep.")
+    if asked is not None and there and asked not in there:
+        raise UsageError(f"{out} holds results in another precision ({there[0]}, not {asked}); give another folder.")
+    return there[0] if asked is None and there else asked
+
+
+def read_experiment(out: Path) -> StoredExperiment | None:
+    """Return the experiment of a folder, or None if its file is missing or damaged."""
+    try:
+        return read(StoredExperiment, out / EXPERIMENT_FILE)
+    except UsageError:
+        return None
+
+
+def check_experiment(out: Path, experiment: Experiment | StoredExperiment) -> StoredExperiment:
+    """Return what a folder will say of an experiment.
+
+    Raises:
+        UsageError: The folder holds results of another experiment, or of models that were trained in another way.
+    """
+    stored = experiment if isinstance(experiment, StoredExperiment) else StoredExperiment.of(experiment)
+    known = read_experiment(out)
+    if known is not None:
+        if known.name != stored.name:
+            raise UsageError(f"{out} holds results of {known.name}, not of {stored.name}; give another folder.")
+        names = {**known.facts, **stored.facts}
+        refuse_other(out, {"name": known.name, **known.facts}, {name: stored.facts.get(name) for name in names})
+        return stored
+    setups = [cell.setup for cell in read_store(out)] if (out / CELLS).is_dir() else []
+    for facts in (*setups, *model_facts(out)):
+        asked = {name: stored.facts.get(name) for name in (*SAME_IN_ALL_CELLS, *stored.settings) if name in facts}
+        refuse_other(out, {"name": facts.get("dataset"), **facts}, asked)
+    return stored
+
+
+def write_experiment(out: Path, experiment: Experiment | StoredExperiment) -> None:
+    """Write the experiment of a folder, after :func:`check_experiment`."""
+    stored = check_experiment(out, experiment)
+    if read_experiment(out) != stored:
+        write_text(out / EXPERIMENT_FILE, encode(stored, indent=1, sort_keys=True) + "\n")
+
+
+def refuse_other(out: Path, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Raise UsageError if the models of a store were trained in another way.
+
+    Args:
+        out: Folder of the store.
+        known: Settings of the store's models, and the name of its experiment.
+        asked: Settings that decide the models.
+    """
+    other = next((name for name, value in asked.items() if known.get(name) != value), None)
+    if other is None:
+        return
+    before, after = known.get(other), asked[other]
+    there, wanted = _brief(before), _brief(after)
+    if there == wanted and isinstance(before, dict) and isinstance(after, dict):
+        # Two recipes of one name and length.
+        entry = next(name for name in {**before, **after} if before.get(name) != after.get(name))
+        there, wanted = (f"{entry} {recipe.get(entry)}" for recipe in (before, after))
+    raise UsageError(
+        f"{out} holds results of {known['name']} with another {other.replace('_', ' ')} ({there}, not {wanted}); "
+        "give another folder."
+    )
+
+
+def _brief(value: Any) -> str:
+    """Return a recipe's name and length, the first digits of a digest, or the value itself."""
+    if isinstance(value, dict):
+        return f"{value.get('name')} of {value.get('epochs') or value.get('steps')}"
+    if isinstance(value, str) and _DIGEST.fullmatch(value):
+        return value[:12]
+    return "none" if value is None else str(value)
+
+
+def export_store(out: str | Path, file: str | Path, *, overwrite: bool = False, experiment: str | None = None) -> int:
+    """Write a store without its weights to one compressed file. Return the number of cells.
+
+    The same results make the same file on every machine.
+
+    Args:
+        out: Folder of the store.
+        file: File to write, such as ``cifar10.json.gz``.
+        overwrite: Replace an existing file.
+        experiment: Name that the store's experiment must have; by default any.
+    """
+    folder, target = Path(out), Path(file)
+    refuse_to_overwrite(target, overwrite=overwrite)
+    store = load_store(folder)
+    if store.damaged:
+        raise UsageError(
+            f"{folder} has damaged cells ({len(store.damaged)}), such as {store.damaged[0]}; run pour bench again to "
+            "make them, or remove them."
+        )
+    if not store.cells:
+        raise UsageError(f"{folder} holds no whole cell to export; run pour bench --out {folder} first.")
+    if experiment is not None and store.experiment is not None and store.experiment.name != experiment:
+        raise UsageError(f"{folder} holds results of {store.experiment.name}, not of {experiment}.")
+    cells = []
+    for cell in store.cells:
+        path = folder / cell.key.path
+        run, report = (_beside(path.with_suffix(suffix)) for suffix in (".run.json", ".report.json"))
+        cells.append(StoredCell(cell=cell, run=run, report=report))
+    content = ResultFile(cells=tuple(cells), experiment=store.experiment, models=_model_files(folder))
+    with atomic_path(target) as temporary:
+        temporary.write_bytes(gzip.compress(encode(content, sort_keys=True).encode(), mtime=0))
+    return len(cells)
+
+
+def _beside(path: Path) -> Any:
+    """Return the content of a file beside a cell, or None if there is no such file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} is damaged; remove its cell and run pour bench again.") from error
+
+
+def _read_results(source: Path) -> ResultFile:
+    """Return the content of a published file."""
+    try:
+        with gzip.open(source) as stream:
+            text = stream.read(_LARGEST_FILE + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{source} cannot be read as an exported store ({error}).") from error
+    if len(text) > _LARGEST_FILE:
+        raise UsageError(f"{source} is larger than {_LARGEST_FILE // 2**20} MiB; give a file of pour bench --export.")
+    content = decode(ResultFile, text, source)
+    if not content.cells:
+        raise UsageError(f"{source} holds no cell; give a file of pour bench --export.")
+    return content
+
+
+def import_store(file: str | Path, out: str | Path, *, overwrite: bool = False, experiment: str | None = None) -> int:
+    """Copy the cells of a published file into a folder. Return the number of new cells.
+
+    Args:
+        file: File of :func:`export_store`.
+        out: Folder of the store, made if it is missing.
+        overwrite: Replace cells of the folder that differ.
+        experiment: Name that the file's experiment must have; by default that of the folder, or any.
+
+    Raises:
+        UsageError: The file is damaged, its cells differ from those of the folder, or both together belong to
+            different models. Nothing was written.
+    """
+    source, folder = Path(file), Path(out)
+    check_folder(folder.resolve())
+    if not source.is_file():
+        raise UsageError(f"There is no file {source}; check the path.")
+    content = _read_results(source)
+    _check_same_experiment(content.experiment, folder, source, experiment)
+    known = {cell.key: cell for cell in read_store(folder)} if (folder / CELLS).is_dir() else {}
+    fresh = [entry for entry in content.cells if known.get(entry.cell.key) != entry.cell]
+    clashes = sorted(entry.cell.key.path.as_posix() for entry in fresh if entry.cell.key in known)
+    if clashes and not overwrite:
+        raise UsageError(
+            f"{len(clashes)} cells of {source} differ from those in {folder}, {clashes[0]} among them; pass "
+            "overwrite=True (--overwrite) to replace them, or give another folder."
+        )
+    together = {**known, **{entry.cell.key: entry.cell for entry in fresh}}
+    check_unmixed(together.values(), remedy="give another folder for them" if known else None)
+    if content.experiment is not None and read_experiment(folder) is None:
+        write_experiment(folder, content.experiment)
+    for entry in fresh:
+        report = None if entry.report is None else json.dumps(entry.report, indent=1) + "\n"
+        write_cell(folder, entry.cell, entry.run or {}, report)
+    return len(fresh)
+
+
+def _check_same_experiment(found: StoredExperiment | None, folder: Path, source: Path, expected: str | None) -> None:
+    if found is None:
+        if expected is not None:
+            raise UsageError(
+                f"{source} does not say whose results it holds; export a store that has {EXPERIMENT_FILE}."
+            )
+        return
+    if expected is not None and found.name != expected:
+        raise UsageError(
+            f"{source} holds results of {found.name}, not of {expected}; give the file of that experiment."
+        )
+    known = read_experiment(folder)
+    if known is not None and found.name != known.name:
+        raise UsageError(f"{folder} holds results of {known.name}, and {source} those of {found.name}.")
+
+
+def check_unmixed(cells: Iterable[Cell], *, remedy: str | None = None) -> None:
+    """Raise UsageError if cells do not belong into one table.
+
+    All cells need the same network, recipe, precision and images; each row the same options for every seed; and the
+    cells of one seed the same original and retrained models.
+
+    Args:
+        cells: Cells of a store.
+        remedy: Advice of the error. By default, the command that computes the odd cells again.
+    """
+    models: dict[tuple[str, int, tuple[int, ...]], _Groups] = defaultdict(lambda: defaultdict(list))
+    kinds: dict[str, _Groups] = defaultdict(lambda: defaultdict(list))
+    measured: dict[str, _Groups] = defaultdict(lambda: defaultdict(list))
+    options: dict[str, _Groups] = defaultdict(lambda: defaultdict(list))
+    for cell in cells:
+        for role in ("original", "retrained", "ceiling"):
+            if role in cell.models:
+                request = () if role == "original" else cell.key.forget
+                models[role, cell.key.seed, request][cell.models[role]].append(cell)
+        for name in SAME_IN_ALL_CELLS:
+            kinds[name][_text(cell.setup.get(name))].append(cell)
+        kinds["precision"][cell.precision].append(cell)
+        measured["images"][cell.data].append(cell)
+        for name in cell.setup.keys() - {*SAME_IN_ALL_CELLS, *_OF_ONE_CELL}:
+            measured[name][_text(cell.setup[name])].append(cell)
+        options[cell.key.row][_text(cell.setup["options"])].append(cell)
+    if (kind := _first_mixed(kinds)) is not None:
+        raise UsageError(
+            f"The cells of this store differ in their {kind.replace('_', ' ')}; {_describe_odd(kinds[kind])}, so keep "
+            "each kind in its own folder."
+        )
+    if (what := _first_mixed(measured)) is not None:
+        raise UsageError(f"The cells of this store differ in their {what}; {_advise(measured[what], remedy)}")
+    if (row := _first_mixed(options)) is not None:
+        raise UsageError(f"The cells of {row} have different options; {_advise(options[row], remedy)}")
+    if (found := _first_mixed(models)) is not None:
+        role, seed, _ = found
+        raise UsageError(
+            f"The cells of seed {seed} belong to {len(models[found])} different {role} models; "
+            f"{_advise(models[found], remedy)}"
+        )
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _first_mixed(groups: Mapping[_Key, _Groups]) -> _Key | None:
+    """Return the first key with cells of several values."""
+    return next((key for key, found in groups.items() if len(found) > 1), None)
+
+
+def _describe_odd(groups: _Groups) -> str:
+    """Describe the smallest group of cells, which differs from the others."""
+    odd = min(groups.values(), key=len)
+    others = sum(map(len, groups.values())) - len(odd)
+    rows, seeds = sorted({cell.key.row for cell in odd}), sorted({cell.key.seed for cell in odd})
+    classes = dict.fromkeys(" and ".join(_class_names(cell)) for cell in odd)
+    where = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}, class {', '.join(classes)}"
+    return f"{', '.join(rows)} ({where}) {'is' if len(odd) == 1 else 'are'} unlike the other {others}"
+
+
+def _advise(groups: _Groups, remedy: str | None) -> str:
+    """Return which cells differ, and the flags that compute all of them again."""
+    if remedy is not None:
+        return f"{_describe_odd(groups)}, so {remedy}."
+    cells = [cell for group in groups.values() for cell in group]
+    seeds = sorted({cell.key.seed for cell in cells})
+    classes = dict.fromkeys(_class_names(cell)[0] for cell in cells if len(cell.key.forget) == 1)
+    flags = ["--seeds", ",".join(map(str, seeds)) + "," * (len(seeds) == 1)]
+    flags += [part for name in classes for part in ("--forget", name)]
+    return (
+        f"{_describe_odd(groups)}, so run pour bench on this store with {shlex.join(flags)} and without --methods, "
+        "which redoes those that do not match, and remove cells of rows that the experiment no longer has."
+    )
+
+
+def _class_names(cell: Cell) -> tuple[str, ...]:
+    return cell.forgotten_names or tuple(map(str, cell.key.forget))

@@ -21,7 +21,7 @@ from pour.bench.attempt import slower
 from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.runner import claim
 from pour.bench.shared_models import ModelKey, SharedModels
-from pour.bench.store_identity import check_folder, settled_precision
+from pour.bench.store import check_folder, settled_precision
 from pour.bench.trajectory import Trajectory, follow
 from pour.data.draws import stratified_rows
 from pour.data.splits import Splits

@@ -5,15 +5,13 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pour.bench.columns import COLUMNS, PAPER_COLUMNS, Column, label_of
-from pour.bench.comparable import check_unmixed
 from pour.bench.experiments import REFERENCES
 from pour.bench.published import differs, published, published_notes, unlike_published
 from pour.bench.settings import NOT_TUNED
-from pour.bench.store import damage, read_store
-from pour.bench.store_identity import read_experiment
+from pour.bench.store import check_unmixed, load_store
 from pour.errors import UsageError
 from pour.metrics.predictions import answer_distance
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from pour.bench.published import Difference
-    from pour.bench.store import Cell
+    from pour.bench.store import Cell, Store, StoredExperiment
 
     _References: TypeAlias = Mapping[tuple[int, str], Cell]
 
@@ -140,16 +138,17 @@ def make_table(
     """
     folder = Path(out)
     cells = comparable_cells(folder)
-    experiment = read_experiment(folder) or {}
+    store = load_store(folder)
+    experiment = store.experiment
     request = find_request(folder, cells, experiment, forget)
     cells = [cell for cell in cells if cell.key.forget == request]
-    keys = tuple(dict.fromkeys(columns or experiment.get("columns") or PAPER_COLUMNS))
+    keys = tuple(dict.fromkeys(columns or (experiment.columns if experiment else ()) or PAPER_COLUMNS))
     if against == "paper" and columns is None:
         # POUR-P is judged by its change from its own original.
         changes = {"acc_r": "acc_r_change", "acc_r_external": "acc_r_change_external"}
         keys += tuple(change for key, change in changes.items() if key in keys and change not in keys)
     shown = _columns(keys)
-    listed = {row["name"]: row["setting"] for row in experiment.get("rows", []) if isinstance(row, dict)}
+    listed = {row.name: row.setting for row in (experiment.rows if experiment else ())}
     collected = _collect(cells, list(listed))
     references = {(cell.key.seed, cell.key.row): cell for cell in cells if cell.key.row in REFERENCES}
     rows = [row for entry in collected for row in _rows(entry, shown, references)]
@@ -170,7 +169,7 @@ def make_table(
         rows=tuple(rows),
         notes=(
             *_notes(collected, listed, len(seeds)),
-            *damage(folder),
+            *damage_notes(store),
             *(_paper_notes(dataset, unlike) if against == "paper" else ()),
         ),
     )
@@ -181,9 +180,18 @@ def _paper_notes(dataset: str, unlike: str | None) -> list[str]:
     return [arrows if unlike is None else unlike, *published_notes(dataset)]
 
 
+def damage_notes(store: Store) -> list[str]:
+    """Return a sentence about damaged cells, if there are any."""
+    if not store.damaged:
+        return []
+    return [
+        f"Damaged cells are left out ({len(store.damaged)}), such as {store.damaged[0]}; pour bench makes them anew."
+    ]
+
+
 def comparable_cells(folder: Path) -> list[Cell]:
     """The cells of a store, at least one, all of which may stand in one table."""
-    cells = read_store(folder)
+    cells = list(load_store(folder).cells)
     if not cells:
         raise UsageError(f"{folder} holds no whole cell; run pour bench --out {folder} first.")
     check_unmixed(cells)
@@ -195,16 +203,15 @@ def forgotten_name(cell: Cell) -> str:
     return ", ".join(cell.forgotten_names) or ", ".join(map(str, cell.key.forget))
 
 
-def requests_in(cells: Iterable[Cell], experiment: Mapping[str, Any]) -> list[tuple[int, ...]]:
+def requests_in(cells: Iterable[Cell], experiment: StoredExperiment | None) -> list[tuple[int, ...]]:
     """What the cells forgot: the experiment's requests in its order, then others."""
     there = {cell.key.forget for cell in cells}
-    named = [tuple(request) for request in experiment.get("forget", []) if isinstance(request, list)]
-    listed = [request for request in named if request in there]
+    listed = [request for request in (experiment.forget if experiment else ()) if request in there]
     return [*listed, *sorted(there.difference(listed))]
 
 
 def find_request(
-    out: str | Path, cells: Sequence[Cell], experiment: Mapping[str, Any], wanted: Sequence[int | str] | None
+    out: str | Path, cells: Sequence[Cell], experiment: StoredExperiment | None, wanted: Sequence[int | str] | None
 ) -> tuple[int, ...]:
     """The request of a store that is meant, its classes by name or index; without any the experiment's first."""
     there = requests_in(cells, experiment)
@@ -284,10 +291,10 @@ def _value(cell: Cell, name: str, column: Column, references: _References) -> fl
             return None
         return column.scale * answer_distance(cell.answers, retrained.answers).value
     reading = cell.values.get(name)
-    value = None if reading is None else reading["value"]
+    value = None if reading is None else reading.value
     if value is None or not column.change:
         return None if value is None else value * column.scale
-    earlier = None if original is None else original.values[name]["value"]
+    earlier = None if original is None else original.values[name].value
     return None if earlier is None else (value - earlier) * column.scale
 
 

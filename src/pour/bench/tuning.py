@@ -27,7 +27,7 @@ from pour.bench.experiments import Experiment, get_experiment
 from pour.bench.selection import Rule, Trial, TuningResult, beyond, choose, relative_change
 from pour.bench.settings import starting_options
 from pour.bench.shared_models import ModelKey, SharedModels
-from pour.bench.store_identity import check_folder, model_facts, refuse_other, settled_precision
+from pour.bench.store import check_folder, model_facts, refuse_other, settled_precision
 from pour.data.classes import resolve_classes
 from pour.data.splits import hold_out
 from pour.errors import DivergenceError, UsageError

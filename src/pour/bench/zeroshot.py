@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pour._io import write_text
 from pour._progress import ProgressBar
+from pour.bench.experiments import Row
 from pour.bench.runner import Outcome
-from pour.bench.store import CellKey
-from pour.bench.store_identity import (
-    EXPERIMENT_FILE,
+from pour.bench.store import (
+    CellKey,
+    StoredExperiment,
+    check_experiment,
     check_folder,
-    model_facts,
     read_experiment,
-    refuse_other,
     settled_precision,
+    write_experiment,
 )
 from pour.bench.zeroshot_cells import Cells
 from pour.bench.zeroshot_models import ZeroShotModels
@@ -39,6 +38,14 @@ ZERO_SHOT = "zeroshot"
 ZeroShotRow = Literal["text", "specific", "centered", "random"]
 ROWS: tuple[ZeroShotRow, ...] = ("text", "specific", "centered", "random")
 """What is removed: the concept's text (the paper), its specific or centred part, or a random direction (control)."""
+_CLOSED: dict[str, Any] = {"method": "pour-p", "setting": "closed form"}
+ROW_TABLE: dict[str, Row] = {
+    "text": Row(name="text", family="paper", label="text (paper)", **_CLOSED),
+    "specific": Row(name="specific", family="relative", label="specific", **_CLOSED),
+    "centered": Row(name="centered", family="relative", label="centred", **_CLOSED),
+    "random": Row(name="random", family="control", label="random (control)", **_CLOSED),
+}
+COLUMNS = ("acc_f_before", "acc_f", "fall", "acc_r_before", "acc_r", "acc_r_change", "transfer_change")
 CONCEPTS = tuple(range(0, 100, 10))
 """The classes of CIFAR-100 that are forgotten, fixed beforehand: every tenth."""
 PAPER_CONCEPTS = ("goldfish", "European fire salamander", "boa constrictor", "centipede", "bison")
@@ -113,7 +120,7 @@ def run_zero_shot(
     if keys:
         # The folder is claimed once there is a classifier: one that cannot be opened is no experiment.
         cells.open(keys[0].seed)
-    write_text(folder / EXPERIMENT_FILE, json.dumps(described, indent=1, sort_keys=True) + "\n")
+    write_experiment(folder, described)
     done = 0
     with ProgressBar(len(keys), f"bench {ZERO_SHOT}", enabled=progress) as bar:
         for number, key in enumerate(keys, 1):
@@ -139,23 +146,20 @@ def _requests(dataset: ImageDataset, forget: Sequence[int | str] | None) -> tupl
 
 def _experiment(
     models: ZeroShotModels, requests: tuple[tuple[int, ...], ...], rows: tuple[ZeroShotRow, ...]
-) -> dict[str, Any]:
-    """What the store says of its experiment from now on; a store of another one is refused."""
+) -> StoredExperiment:
+    """Return what the store will say of its experiment, with the requests and rows that it already has."""
     known = read_experiment(models.out)
-    if known is not None and known["name"] != ZERO_SHOT:
-        raise UsageError(f"{models.out} holds results of {known['name']}, not of {ZERO_SHOT}; give another folder.")
-    listed = [list(request) for request in requests]
-    trained = {"recipe": json.loads(json.dumps(asdict(models.recipe)))} if models.trained else {}
-    made_from = {"dataset": models.data, "architecture": models.arch, **trained}
-    # Where it is lost, or an earlier version did not write the recipe, the file beside the models may tell.
-    there = {"name": ZERO_SHOT, **next(model_facts(models.out), {}), **(known or {})}
-    refuse_other(models.out, there, {name: value for name, value in made_from.items() if name in there})
-    if known is not None:
-        listed = [*known["forget"], *(request for request in listed if request not in known["forget"])]
-        rows = tuple(row for row in ROWS if row in known["rows"] or row in rows)
-    return {
-        "name": ZERO_SHOT,
-        **made_from,
-        "forget": listed,
-        "rows": list(rows),
-    }
+    there = () if known is None else tuple(row.name for row in known.rows)
+    asked = StoredExperiment(
+        name=ZERO_SHOT,
+        dataset=models.data,
+        architecture=models.arch,
+        recipe=asdict(models.recipe) if models.trained else None,
+        forget=requests if known is None else tuple(dict.fromkeys((*known.forget, *requests))),
+        rows=tuple(ROW_TABLE[row] for row in ROWS if row in there or row in rows),
+        task="match",
+        layout="concepts",
+        columns=COLUMNS,
+        notes=("No image was used to forget, and no score is masked.",),
+    )
+    return check_experiment(models.out, asked)

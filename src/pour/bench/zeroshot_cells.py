@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pour._provenance import circumstances
 from pour._version import __version__
+from pour.auditing.measurement import Reading
 from pour.bench.store import Cell, CellKey, read_cell, write_cell
 from pour.data.digest import split_digest
 from pour.errors import UsageError
@@ -108,7 +109,7 @@ class Cells:
             family="control" if key.row == "random" else "paper" if key.row == "text" else "relative",
             note=why_not,
             forgotten_names=tuple(self._dataset.classes[label] for label in key.forget),
-            values={name: {"value": value} for name, value in values.items()},
+            values={name: Reading(value=value) for name, value in values.items()},
             answers=tuple(self._answered(key, answers["after"])),
         )
         surroundings = {

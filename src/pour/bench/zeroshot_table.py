@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 
 from pour.bench.columns import Column
-from pour.bench.comparable import check_unmixed
-from pour.bench.store import damage, read_store
-from pour.bench.store_identity import read_experiment
-from pour.bench.table import Entry, ResultTable, TableRow
+from pour.bench.store import check_unmixed, load_store, read_store
+from pour.bench.table import Entry, ResultTable, TableRow, damage_notes
 from pour.bench.zeroshot import ROWS, ZERO_SHOT
 from pour.errors import UsageError
 from pour.report.figures.changes import changes_data, draw_changes
@@ -36,8 +34,6 @@ _SETTINGS = {
     "random": "random (control)",
 }
 _PAPER = "paper: CLIP-L/14, ImageNet"
-# What decides a cell's values beside what every experiment has.
-_COMMON = ("transfer", "text", "classes")
 
 
 def _column(key: str, label: str, latex: str, better: Literal["higher", "lower"], *, change: bool = False) -> Column:
@@ -57,7 +53,8 @@ _COLUMNS = (
 
 def is_zero_shot_store(out: str | Path) -> bool:
     """Whether a folder holds results of the zero-shot experiment."""
-    return (read_experiment(Path(out)) or {}).get("name") == ZERO_SHOT
+    experiment = load_store(out).experiment
+    return experiment is not None and experiment.layout == "concepts"
 
 
 def zero_shot_table(out: str | Path, *, against: Literal["paper"] | None = None) -> ResultTable:
@@ -68,10 +65,11 @@ def zero_shot_table(out: str | Path, *, against: Literal["paper"] | None = None)
         against: "paper" adds the printed values for CLIP-L/14 on ImageNet.
     """
     folder = Path(out)
-    cells = read_store(folder)
+    store = load_store(folder)
+    cells = store.cells
     if not cells:
         raise UsageError(f"{folder} holds no whole cell; run pour bench {ZERO_SHOT} --out {folder} first.")
-    check_unmixed(cells, _COMMON)
+    check_unmixed(cells)
     present = [row for row in ROWS if any(cell.key.row == row for cell in cells)]
     single = {row: [cell for cell in cells if cell.key.row == row and len(cell.key.forget) == 1] for row in present}
     rows = [_row(f"each of {_concepts(single[row])}", row, single[row]) for row in present if single[row]]
@@ -89,7 +87,7 @@ def zero_shot_table(out: str | Path, *, against: Literal["paper"] | None = None)
         title=f"{setup['dataset']}, {setup['architecture']}: zero-shot accuracy before and after forgetting by text",
         columns=tuple(column for column in _COLUMNS if any(column.key in row.entries for row in rows)),
         rows=tuple(rows),
-        notes=(*_notes(cells), *damage(folder)),
+        notes=(*_notes(cells), *damage_notes(store)),
         heads=("forgotten", "what is removed"),
     )
 
@@ -124,11 +122,9 @@ def _value(cell: Cell, key: str) -> float | None:
     if key.endswith("_change"):
         name = key.removesuffix("_change")
         after, before = cell.values.get(name), cell.values.get(f"{name}_before")
-        if after is None or before is None or after["value"] is None or before["value"] is None:
-            return None
-        return 100 * (after["value"] - before["value"])
+        return None if after is None or before is None else 100 * (after.value - before.value)
     found = cell.values.get(key)
-    return None if found is None or found["value"] is None else 100 * found["value"]
+    return None if found is None else 100 * found.value
 
 
 def _published() -> list[TableRow]:
@@ -149,14 +145,13 @@ def _notes(cells: Sequence[Cell]) -> list[str]:
         f"Seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}; deviations are over concepts and seeds. "
         "No image was used to forget, and no score is masked."
     ]
-    gaps = [reading["value"] for cell in cells if (reading := cell.values.get("fold_gap")) is not None]
-    known = [gap for gap in gaps if gap is not None]
+    known = [reading.value for cell in cells if (reading := cell.values.get("fold_gap")) is not None]
     if known:
         notes.append(f"Folded into the visual projection, the cosines differ by at most {max(known):.1e}.")
     reasons = sorted({cell.note for cell in cells if cell.note})
     notes.extend(reasons)
     if any("transfer" in cell.values for cell in cells):
-        start = next(cell.values["transfer_before"]["value"] for cell in cells if "transfer" in cell.values)
+        start = next(cell.values["transfer_before"].value for cell in cells if "transfer" in cell.values)
         if start is not None:
             notes.append(f"Transfer: zero-shot on {cells[0].setup['transfer']}, {start:.2%} before.")
     return notes
@@ -178,7 +173,7 @@ def draw_zero_shot(out: str | Path, *, row: str = "specific", seed: int = 0, the
         raise UsageError(
             f"{folder} has no results of the row {row!r} and seed {seed}; run pour bench {ZERO_SHOT} first."
         )
-    check_unmixed(cells, _COMMON)
+    check_unmixed(cells)
     counts = [_counts((folder / cell.key.path).with_suffix(".report.json")) for cell in cells]
     images = torch.tensor(counts[0]["images"])
     names = [cell.forgotten_names[0] for cell in cells]

@@ -54,10 +54,11 @@ def bench(
     jobs: Annotated[int, typer.Option(help="Cells side by side.")] = 1,
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster: auto, local or HOST:PORT.")] = None,
     export: Annotated[
-        Path | None, typer.Option("--export", help="Only write the results that are there to this tar file.")
+        Path | None,
+        typer.Option("--export", help="Only write the results that are there to this file, such as runs.json.gz."),
     ] = None,
     import_: Annotated[
-        Path | None, typer.Option("--import", help="First take in the results of this tar file.")
+        Path | None, typer.Option("--import", help="First take in the results of a file of --export.")
     ] = None,
     weights: Annotated[
         str | None, typer.Option(help="Weights that training starts from: a file, or a name from pour weights.")
@@ -83,7 +84,7 @@ def bench(
     device: Device = None,
     precision: PrecisionFlag = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the tar file of --export, or cells that differ from --import.")
+        bool, typer.Option("--overwrite", help="Replace the file of --export, or cells that differ from --import.")
     ] = False,
     quiet: Quiet = False,
 ) -> None:

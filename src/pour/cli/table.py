@@ -19,13 +19,18 @@ __all__ = ["table"]
 
 
 def table(
-    folder: Annotated[Path, typer.Argument(help="The folder of pour bench.", show_default=False)],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder of pour bench, or a file of its --export.", metavar="RESULTS", show_default=False
+        ),
+    ],
     format: Annotated[Literal["rich", "markdown", "latex", "csv"], typer.Option(help="How to write it.")] = "rich",
     against: Annotated[
         str | None,
         typer.Option(
-            help="paper: put the published values below the measured ones; a folder of pour bench: its own.",
-            metavar="<paper|folder>",
+            help="paper: put the published values below the measured ones; other results of pour bench: theirs.",
+            metavar="<paper|results>",
         ),
     ] = None,
     forget: Annotated[
@@ -68,12 +73,12 @@ def table(
         found = make_class_table(folder, columns=columns or None)
     elif against is None or printed:
         found = make_table(folder, forget=forget or None, columns=columns or None, against=printed)
-    elif Path(against).is_dir():
+    elif Path(against).exists():
         if is_scene_store(Path(against)) or is_zero_shot_store(Path(against)):
             raise UsageError(f"{against} holds results of another kind of experiment; give a folder of the same.")
         found = make_replication_table(folder, against, forget=forget or None, columns=columns or None)
     else:
-        raise UsageError(f"--against takes paper or a folder of pour bench, and there is no folder {against}.")
+        raise UsageError(f"--against takes paper or results of pour bench, and there is no {against}.")
     if format == "rich" and out is None:
         show_table(found)
     elif out is None:
