@@ -29,13 +29,27 @@ TAGS = {
     "large": (5, 6, 7, 8, 9),
 }
 
-TAG_F1 = Metric(
-    name="tag_f1",
-    title="F1 of tags",
+TAG_F1_R = Metric(
+    name="tag_f1_r",
+    title="F1, retained tags",
     family="accuracy",
-    meaning="Harmonic mean of precision and recall, averaged over tags.",
-    formula="2 TP / (2 TP + FP + FN)",
+    meaning="Harmonic mean of precision and recall on test images, averaged over the retained tags.",
+    formula="F_r = 2 TP / (2 TP + FP + FN)",
     better="higher",
+    above="better",
+    below="loss",
+    percent=True,
+)
+TAG_F1_F = Metric(
+    name="tag_f1_f",
+    title="F1, forgotten tags",
+    family="accuracy",
+    meaning="Harmonic mean of precision and recall on test images, averaged over the forgotten tags.",
+    formula="F_f = 2 TP / (2 TP + FP + FN)",
+    better="lower",
+    above="leak",
+    below="better",
+    percent=True,
 )
 
 
@@ -145,11 +159,9 @@ class Tags(Task[TaggedDataset, TaggedImages]):
         return torch.stack([predicted & true, predicted, true], dim=2).to(torch.int64)
 
     def scores(self, counts: torch.Tensor, classes: Any, names: tuple[str, ...]) -> dict[str, Score]:
-        """Return the F1 of the retained tags, of the forgotten tags and of every tag."""
-        values = 2 * counts[..., 0] / (counts[..., 1] + counts[..., 2])
+        """Return the F1 of the retained and of the forgotten tags."""
         sides = {"tag_f1_r": [label for label in range(len(names)) if label not in classes], "tag_f1_f": list(classes)}
-        sides |= {f"tag_f1_{name}": [label] for label, name in enumerate(names)}
-        return {name: Score(values[:, side].nanmean(dim=1), tuple(side)) for name, side in sides.items()}
+        return {name: Score(f1(counts)[:, side].mean(dim=1), tuple(side)) for name, side in sides.items()}
 
     def request_data(
         self,
@@ -183,11 +195,16 @@ class Tags(Task[TaggedDataset, TaggedImages]):
         found = {}
         for name in dataset.splits:
             seen = extract_features(model, self.batches(self.split(dataset, name), run), device=run.torch_device)
-            scores = self.scores(self.counts(seen.scores, seen.labels).sum(dim=0, keepdim=True), (), dataset.classes)
-            found[name] = {tag: scores[f"tag_f1_{tag}"].values.item() for tag in dataset.classes}
+            values = f1(self.counts(seen.scores, seen.labels).sum(dim=0))
+            found[name] = dict(zip(dataset.classes, values.tolist(), strict=True))
         return {"tag_f1": found}
 
     def summary(self, described: Any) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         splits = described["tag_f1"]
         tags = next(iter(splits.values()))
         return ("tag", *splits), [(tag, *(f"{splits[name][tag]:.2%}" for name in splits)) for tag in tags]
+
+
+def f1(counts: torch.Tensor) -> torch.Tensor:
+    """Return the F1 of each tag, (..., C), from the counts of images, (..., C, 3)."""
+    return 2 * counts[..., 0] / (counts[..., 1] + counts[..., 2])
