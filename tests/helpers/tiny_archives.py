@@ -73,7 +73,7 @@ class SmallCifar:
     """CIFAR in miniature: the official files with few images, and what they ought to contain."""
 
     def __init__(self, official: CifarFormat) -> None:
-        classes = len(official.classes)
+        classes = len(official.info.classes)
         per_file = 2 * classes // len(official.train_files) or 1
         self.format = replace(official, train_size=per_file * len(official.train_files), test_size=classes, digests={})
         self.train = ImageSplit(

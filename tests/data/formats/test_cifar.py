@@ -10,7 +10,6 @@ import pytest
 from tiny_archives import python2_pickle, random_images, tar_gz, write_mosaic
 
 from pour.data.dataset import ImageSplit
-from pour.data.formats import official_names as names
 from pour.data.formats.cifar import CIFAR10, CIFAR100, find_cifar, read_cifar
 from pour.errors import UsageError
 
@@ -57,7 +56,7 @@ def test_every_form_gives_the_same_images(tmp_path, cifar, writer):
     found = find_cifar(tmp_path, cifar.format)
     assert found is not None
     data = read_cifar(found, cifar.format)
-    assert data.classes == cifar.format.classes
+    assert data.classes == cifar.format.info.classes
     assert data.info.name == data.name
     for name, expected in (("train", cifar.train), ("test", cifar.test)):
         np.testing.assert_array_equal(data.splits[name].images, expected.images)
@@ -72,9 +71,9 @@ def test_the_folder_itself_can_be_the_root(tmp_path, cifar):
 
 
 def test_class_names_are_the_official_ones():
-    assert len(names.CIFAR100) == len(set(names.CIFAR100)) == 100
-    assert list(names.CIFAR100) == sorted(names.CIFAR100)
-    assert names.CIFAR10[::9] == ("airplane", "truck")
+    assert len(CIFAR100.info.classes) == len(set(CIFAR100.info.classes)) == 100
+    assert list(CIFAR100.info.classes) == sorted(CIFAR100.info.classes)
+    assert CIFAR10.info.classes[::9] == ("airplane", "truck")
     assert (CIFAR10.train_size, CIFAR100.test_size) == (50_000, 10_000)
 
 
@@ -181,17 +180,17 @@ def test_a_huge_member_is_refused_before_it_is_read(tmp_path, cifar10, monkeypat
 )
 @pytest.mark.parametrize("form", ["mosaic", "npz"])
 def test_images_of_another_set_are_refused(tmp_path, side, channels, classes, form):
-    labels = np.arange(22) % len(classes or names.CIFAR10)
+    labels = np.arange(22) % len(classes or CIFAR10.info.classes)
     splits = {name: ImageSplit(random_images(22, side, channels), labels) for name in ("train", "test")}
     if form == "mosaic":
         folder = write_mosaic(tmp_path / "other", splits)
-        (folder / "classes.json").write_text(json.dumps(classes or list(names.CIFAR10)))
+        (folder / "classes.json").write_text(json.dumps(classes or list(CIFAR10.info.classes)))
     else:
         folder = tmp_path / "other.npz"
         arrays = {
             f"{name}_{end}": part for name, s in splits.items() for end, part in (("x", s.images), ("y", s.labels))
         }
-        np.savez(folder, **arrays, classes=np.array(classes or names.CIFAR10))
+        np.savez(folder, **arrays, classes=np.array(classes or CIFAR10.info.classes))
     with pytest.raises(
         UsageError, match=rf"other.* does not hold cifar10: its images are {side} x {side} x {channels}"
     ):

@@ -4,7 +4,7 @@ from tiny_archives import random_images, write_mosaic
 
 from pour.data import load_dataset
 from pour.data.dataset import ImageSplit
-from pour.data.formats.medmnist import MEDMNIST, MEDMNIST_CLASSES, find_medmnist, read_medmnist
+from pour.data.formats.medmnist import MEDMNIST, find_medmnist, read_medmnist
 from pour.data.formats.npz import read_npz_dataset
 from pour.errors import UsageError
 
@@ -19,7 +19,7 @@ def plain(n_train=6, n_test=3, **more):
 
 
 def medical(name, grey=False):
-    classes = len(MEDMNIST_CLASSES[name])
+    classes = len(MEDMNIST[name].classes)
     arrays = {}
     for seed, split in enumerate(("train", "val", "test")):
         images = random_images(classes * (seed + 1), 28, 1 if grey else 3, seed)
@@ -115,7 +115,7 @@ def test_every_medmnist_set_is_read_with_its_names(tmp_path, name):
     assert find_medmnist(tmp_path, name) == tmp_path / f"{name}.npz"
     data = load_dataset(name, tmp_path)
     assert data.image_shape == (28, 28, 1 if grey else 3)
-    assert data.classes == MEDMNIST_CLASSES[name]
+    assert data.classes == MEDMNIST[name].classes
     assert not any("," in label for label in data.classes)
     test, extra = ("val", "test") if name == "pathmnist" else ("test", "val")
     kept = "external" if name == "pathmnist" else "val"

@@ -6,8 +6,7 @@ from PIL import Image
 from tiny_archives import random_images
 
 from pour.data import load_segmentation
-from pour.data.formats.official_names import CAMVID, VOC2012
-from pour.data.formats.scenes import SegmentationDataset, SegmentationSplit, read_camvid, read_voc
+from pour.data.formats.scenes import CAMVID, VOC2012, SegmentationDataset, SegmentationSplit, read_camvid, read_voc
 from pour.errors import UsageError
 
 
@@ -44,7 +43,7 @@ def voc(tmp_path):
 
 def test_camvid_pairs_images_with_masks(tmp_path, camvid):
     data = load_segmentation("camvid", tmp_path)
-    assert (data.classes, data.void, data.num_classes) == (CAMVID, 11, 11)
+    assert (data.classes, data.void, data.num_classes) == (CAMVID.classes, 11, 11)
     assert {name: len(split) for name, split in data.splits.items()} == {"train": 3, "val": 1, "test": 2}
     image, labels = data.splits["train"].read(2)
     np.testing.assert_array_equal(image, random_images(1, 6, seed=2)[0])
@@ -53,18 +52,18 @@ def test_camvid_pairs_images_with_masks(tmp_path, camvid):
 
 
 def test_camvid_takes_names_and_void_from_its_list(camvid):
-    (camvid / "classes.json").write_text(json.dumps([*CAMVID, "Void"]))
+    (camvid / "classes.json").write_text(json.dumps([*CAMVID.classes, "Void"]))
     assert read_camvid(camvid).void == 11
-    (camvid / "classes.json").write_text(json.dumps([*CAMVID, "Lorry"]))
+    (camvid / "classes.json").write_text(json.dumps([*CAMVID.classes, "Lorry"]))
     assert (read_camvid(camvid).void, read_camvid(camvid).num_classes) == (255, 12)
-    (camvid / "classes.json").write_text(json.dumps(["Void", *CAMVID]))
+    (camvid / "classes.json").write_text(json.dumps(["Void", *CAMVID.classes]))
     with pytest.raises(UsageError, match="must be the last entry"):
         read_camvid(camvid)
 
 
 def test_voc_reads_palette_numbers_and_uses_val_for_testing(tmp_path, voc):
     data = load_segmentation("voc2012", tmp_path)
-    assert (data.classes, data.void, len(VOC2012)) == (VOC2012, 255, 21)
+    assert (data.classes, data.void, data.num_classes) == (VOC2012.classes, 255, 21)
     assert {name: len(split) for name, split in data.splits.items()} == {"train": 2, "test": 1}
     image, labels = data.splits["test"].read(0)
     assert image.shape == (8, 8, 3)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from pour.data.dataset import ImageDataset, ImageSplit
-from pour.data.formats import official_names as names
 from pour.data.formats.archives import check_digest, read_members
 from pour.data.formats.mosaic import is_mosaic, read_class_names, read_mosaic
 from pour.data.formats.npz import read_npz_dataset
 from pour.data.formats.pickles import load_plain
-from pour.data.info import DatasetInfo, RemoteFile
+from pour.data.info import DatasetInfo, official
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,86 +26,53 @@ _PIXELS = 3 * _SIDE * _SIDE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CifarFormat:
-    """How one of the two datasets is stored."""
+    """Files of one of the two datasets."""
 
     info: DatasetInfo
-    classes: tuple[str, ...]
     places: tuple[str, ...]
-    """File and folder names under which it is looked for, in this order."""
+    """Names of its files and folders, the preferred one first."""
     train_files: tuple[str, ...]
     test_files: tuple[str, ...]
     label_key: bytes
     """Key of the labels in the python files."""
     label_bytes: int
-    """Number of label bytes before each image in the binary files, of which the last one counts."""
+    """Number of label bytes before each image in the binary files. The last one is the label."""
     train_size: int = 50_000
     test_size: int = 10_000
     digests: dict[str, str] = field(default_factory=dict)
     """Checksums of the official archives by file name."""
 
 
-def _official(name: str, number: int, python_sha256: str, binary_md5: str) -> tuple[DatasetInfo, dict[str, str]]:
-    archive = f"cifar-{number}-python.tar.gz"
-    checksum = f"sha256:{python_sha256}"
-    info = DatasetInfo(
-        name=name,
-        title=f"CIFAR-{number}",
-        licence="none stated by its authors; free to use with citation",
-        citation="A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images. Technical report, "
-        "University of Toronto, 2009.",
-        homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
-        files=(RemoteFile(url=f"https://www.cs.toronto.edu/~kriz/{archive}", filename=archive, checksum=checksum),),
-        needs="one archive of 170 MB",
+def _format(name: str, folders: tuple[str, str], binary: str, binary_checksum: str, **layout: Any) -> CifarFormat:
+    info = official(name)
+    archive = info.files[0]
+    return CifarFormat(
+        info=info,
+        places=(f"{name}.npz", name, folders[0], archive.filename, folders[1], binary),
+        digests={archive.filename: archive.checksum, binary: binary_checksum},
+        **layout,
     )
-    return info, {archive: checksum, f"cifar-{number}-binary.tar.gz": f"md5:{binary_md5}"}
 
 
-_info, _digests = _official(
+CIFAR10 = _format(
     "cifar10",
-    10,
-    "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-    "c32a1d4ab5d03f1284b67883e8d87530",
-)
-CIFAR10 = CifarFormat(
-    info=_info,
-    classes=names.CIFAR10,
-    places=(
-        "cifar10.npz",
-        "cifar10",
-        "cifar-10-batches-py",
-        "cifar-10-python.tar.gz",
-        "cifar-10-batches-bin",
-        "cifar-10-binary.tar.gz",
-    ),
+    ("cifar-10-batches-py", "cifar-10-batches-bin"),
+    "cifar-10-binary.tar.gz",
+    "md5:c32a1d4ab5d03f1284b67883e8d87530",
     train_files=tuple(f"data_batch_{number}" for number in range(1, 6)),
     test_files=("test_batch",),
     label_key=b"labels",
     label_bytes=1,
-    digests=_digests,
 )
-
-_info, _digests = _official(
+CIFAR100 = _format(
     "cifar100",
-    100,
-    "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
-    "03b5dce01913d631647c71ecec9e9cb8",
-)
-CIFAR100 = CifarFormat(
-    info=_info,
-    classes=names.CIFAR100,
-    places=(
-        "cifar100.npz",
-        "cifar100",
-        "cifar-100-python",
-        "cifar-100-python.tar.gz",
-        "cifar-100-binary",
-        "cifar-100-binary.tar.gz",
-    ),
+    ("cifar-100-python", "cifar-100-binary"),
+    "cifar-100-binary.tar.gz",
+    "md5:03b5dce01913d631647c71ecec9e9cb8",
     train_files=("train",),
     test_files=("test",),
     label_key=b"fine_labels",
     label_bytes=2,
-    digests=_digests,
 )
 
 
@@ -123,7 +89,7 @@ def read_cifar(path: Path, cifar: CifarFormat) -> ImageDataset:
         UsageError: It is incomplete, altered, of the wrong size, or holds foreign pickled objects.
     """
     kind, name = _kind(path, cifar), cifar.info.name
-    classes = cifar.classes
+    classes = cifar.info.classes
     if kind is None:
         raise UsageError(f"{path} does not hold {name}: expected one of {', '.join(cifar.places)}.")
     if kind == "npz":
@@ -140,7 +106,7 @@ def read_cifar(path: Path, cifar: CifarFormat) -> ImageDataset:
 
 def _checked(dataset: ImageDataset, path: Path, cifar: CifarFormat) -> ImageDataset:
     """Refuse a form that any images can have, such as mosaics, where it holds others."""
-    expected = (_SIDE, _SIDE, 3), len(cifar.classes)
+    expected = (_SIDE, _SIDE, 3), len(cifar.info.classes)
     found = dataset.image_shape, dataset.num_classes
     if found != expected:
         shape, count = (" x ".join(map(str, found[0])), found[1])

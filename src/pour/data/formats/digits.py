@@ -8,19 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from pour.data.dataset import ImageDataset, ImageSplit
-from pour.data.info import DatasetInfo
+from pour.data.info import official
 
 __all__ = ["DIGITS", "read_digits"]
 
-DIGITS = DatasetInfo(
-    name="digits",
-    title="Optical Recognition of Handwritten Digits",
-    licence="CC BY 4.0",
-    citation="E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits. UCI ML Repository, 1998.",
-    homepage="https://archive.ics.uci.edu/dataset/80",
-    needs="nothing: ships with scikit-learn",
-    mirrors=False,
-)
+DIGITS = official("digits")
 
 
 def read_digits() -> ImageDataset:
@@ -41,7 +33,7 @@ def read_digits() -> ImageDataset:
         test[np.flatnonzero(labels == label)[4::5]] = True
     return ImageDataset(
         name="digits",
-        classes=tuple("0123456789"),
+        classes=DIGITS.classes,
         splits={
             "train": ImageSplit(images[~test], labels[~test]),
             "test": ImageSplit(images[test], labels[test]),

