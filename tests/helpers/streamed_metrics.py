@@ -3,7 +3,7 @@
 import torch
 
 from pour.geometry import NearestMeanAgreement, NeuralCollapseMetric
-from pour.metrics import LinearCKA, RetainedUniformity, SplitAccuracy
+from pour.metrics import LinearCKA
 
 
 def streamed(rows):
@@ -11,21 +11,17 @@ def streamed(rows):
     g = torch.Generator().manual_seed(3)
     x = torch.randn(101, 12, generator=g) + 5
     y = x @ torch.randn(12, 7, generator=g) + torch.randn(101, 7, generator=g)
-    scores, labels = torch.randn(101, 4, generator=g), torch.randint(0, 4, (101,), generator=g)
+    labels = torch.randint(0, 4, (101,), generator=g)
     weight = torch.randn(4, 12, generator=g)
     metrics = {
         "cka": LinearCKA(),
         "debiased": LinearCKA(12, 7, debiased=True),
         "printed": LinearCKA(center=False),
-        "accuracy": SplitAccuracy(classes=[1]),
-        "uniformity": RetainedUniformity(classes=[1]),
         "collapse": NeuralCollapseMetric(4, 12, weight=weight),
     }
     for batch in torch.as_tensor(list(rows)).split(16):
         for name in ("cka", "debiased", "printed"):
             metrics[name].update(x[batch], y[batch])
-        metrics["accuracy"].update(scores[batch], labels[batch])
-        metrics["uniformity"].update(scores[batch])
         metrics["collapse"].update(x[batch], labels[batch])
     found = {}
     for name, metric in metrics.items():

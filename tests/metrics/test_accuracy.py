@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from pour.errors import UsageError
-from pour.metrics import SplitAccuracy, split_accuracy
+from pour.metrics import split_accuracy
 
 
 def test_counts_by_hand_from_scores_and_predictions():
@@ -16,16 +16,12 @@ def test_counts_by_hand_from_scores_and_predictions():
         side = expected["forget" if y in (1, 3) else "retain"]
         side[0] += p == y
         side[1] += 1
-    metric = SplitAccuracy(classes=(3, 1))
-    for s, y in zip(scores.split(64), labels.split(64), strict=True):
-        metric.update(s, y)
     for result in (
         split_accuracy(scores, labels, classes=[1, 3]),
         split_accuracy(predicted, labels, classes=[1, 3]),
-        metric.compute(),
+        split_accuracy(scores, labels, classes=(3, 1)),
     ):
         assert {k: v.item() for k, v in result.items()} == {k: right / n for k, (right, n) in expected.items()}
-    assert metric.total.tolist() == [expected["retain"][1], expected["forget"][1]]
 
 
 def test_side_without_images_is_absent():
@@ -54,9 +50,9 @@ def test_wrong_use_says_what_is_wrong():
     with pytest.raises(UsageError, match="classes are indices"):
         split_accuracy(torch.rand(2, 2), labels, classes=[0.5])
     with pytest.raises(UsageError, match="classes is empty"):
-        SplitAccuracy(classes=[])
+        split_accuracy(labels, labels, classes=[])
     with pytest.raises(UsageError, match="indices from 0 up, got -1"):
-        SplitAccuracy(classes=[-1])
+        split_accuracy(labels, labels, classes=[-1])
 
 
 @pytest.mark.parametrize("classes", [1, [1], (1,), np.int64(1), np.array([1]), torch.tensor([1]), torch.tensor(1)])

@@ -1,4 +1,4 @@
-"""Metrics of unlearning from features, scores and labels: a pure function, and a streaming class where it streams."""
+"""Metrics of unlearning: functions of features, scores and labels, and their catalogue."""
 
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from pour.metrics.ranking import roc_auc
 from pour.metrics.unlearning import aus, rus
 
 if TYPE_CHECKING:
-    from pour.metrics.streaming import LinearCKA, RetainedUniformity, SplitAccuracy
+    from pour.metrics.cka_metric import LinearCKA
 
 __all__ = [
     "Estimate",
@@ -27,8 +27,6 @@ __all__ = [
     "Metric",
     "NormLeak",
     "Probe",
-    "RetainedUniformity",
-    "SplitAccuracy",
     "answer_distance",
     "auc_estimate",
     "aus",
@@ -52,6 +50,4 @@ __all__ = [
     "wilson",
 ]
 
-__getattr__ = lazy_names(
-    __name__, dict.fromkeys(("LinearCKA", "RetainedUniformity", "SplitAccuracy"), "pour.metrics.streaming")
-)
+__getattr__ = lazy_names(__name__, {"LinearCKA": "pour.metrics.cka_metric"})

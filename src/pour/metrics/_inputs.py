@@ -1,4 +1,4 @@
-"""The checks that every metric makes of its features, scores and labels."""
+"""Checks of features, scores and labels that the metrics share."""
 
 from collections.abc import Iterable
 from operator import index
@@ -11,7 +11,7 @@ from pour.errors import UsageError
 
 
 def to_float64(values: Tensor) -> Tensor:
-    """Return `values` in float64, on the CPU where their device has no float64 (Apple's mps)."""
+    """Return `values` in float64, on the CPU if their device has no float64 (Apple's mps)."""
     if values.device.type == "mps":
         values = values.cpu()
     return values.detach().to(torch.float64)
@@ -31,7 +31,7 @@ def as_rows(features: Tensor, name: str) -> Tensor:
 
 
 def same_rows(x: Tensor, y: Tensor, names: tuple[str, str]) -> None:
-    """Refuse two matrices that do not describe the same samples on the same device."""
+    """Raise UsageError for two matrices of different samples or on different devices."""
     if x.shape[0] != y.shape[0]:
         raise UsageError(
             f"{names[0]} has {x.shape[0]} rows and {names[1]} has {y.shape[0]}: "
@@ -42,7 +42,7 @@ def same_rows(x: Tensor, y: Tensor, names: tuple[str, str]) -> None:
 
 
 def finite_rows(features: Tensor, name: str) -> Tensor:
-    """Return `features` as a float64 matrix, or refuse them where they hold NaN or infinite values."""
+    """Return `features` as a float64 matrix, or raise UsageError for NaN and infinite values."""
     rows = to_float64(as_rows(features, name))
     broken = int((~torch.isfinite(rows)).any(dim=1).sum())
     if broken:
@@ -64,11 +64,11 @@ def check_labels(labels: Tensor, rows: Tensor, name: str) -> Tensor:
 
 def class_tuple(classes: int | Iterable[int]) -> tuple[int, ...]:
     """Return the forgotten classes as sorted distinct indices."""
-    # Arrays and tensors count as lists, although they too can stand for one index.
+    # Arrays and tensors count as lists, although one with a single entry is an index too.
     plain = getattr(classes, "tolist", lambda: classes)()
-    given = [plain] if isinstance(plain, str | SupportsIndex) else list(plain)
-    indices = [index(c) for c in given if isinstance(c, SupportsIndex)]
-    if len(indices) < len(given):
+    entries = [plain] if isinstance(plain, str | SupportsIndex) else list(plain)
+    indices = [index(c) for c in entries if isinstance(c, SupportsIndex)]
+    if len(indices) < len(entries):
         raise UsageError(f"classes are indices, not {classes!r}.")
     listed = sorted(set(indices))
     if not listed:

@@ -10,8 +10,7 @@ from pour.metrics._inputs import as_rows, same_rows, to_float64
 
 __all__ = ["linear_cka"]
 
-# Rows taken at a time: few on the CPU, where the float64 copy should stay in the cache, more elsewhere, where they
-# keep the matrix products busy.
+# Rows per step: few on a CPU, whose cache should contain the float64 copy, and more on a GPU for large products.
 _CPU_BLOCK = 2048
 _BLOCK = 8192
 # Below this share of the raw second moment a variance is rounding of a constant.
@@ -75,7 +74,7 @@ class Moments(NamedTuple):
 
 
 def no_moments(device: torch.device | None = None) -> Moments:
-    """Return sums over no samples, which take on the shape of the first ones."""
+    """Return sums over no samples. They get the shape of the first samples."""
     return Moments(*(torch.zeros((), dtype=torch.float64, device=device) for _ in Moments._fields))
 
 
@@ -180,7 +179,7 @@ def _unbiased(biased: Tensor, norms: Tensor, total_x: Tensor, total_y: Tensor, n
     if float(n) < 4:
         raise UsageError(f"the debiased CKA needs at least 4 samples, got {int(n)}: use debiased=False.")
     value = biased - n / (n - 2) * norms + total_x * total_y / ((n - 1) * (n - 2))
-    # What rounding leaves of a sum that cancels is not structure.
+    # A sum that cancels is zero up to rounding.
     return torch.where(value.abs() <= _CONSTANT * biased.abs(), torch.zeros_like(value), value)
 
 
@@ -193,7 +192,7 @@ def _ratio(xy: Tensor, xx: Tensor, yy: Tensor, *, debiased: bool) -> Tensor:
 
 
 def check_options(center: bool, debiased: bool) -> None:
-    """Refuse the one pair of options that contradict each other."""
+    """Raise UsageError for options that contradict each other."""
     if debiased and not center:
         raise UsageError("the debiased CKA is centred by construction: use debiased=True with center=True.")
 
@@ -207,6 +206,6 @@ def check_pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check_finite(*sums: Tensor) -> None:
-    # Seen in the sums, at no cost per batch: one bad feature makes them NaN or infinite.
+    # One bad feature makes the sums NaN or infinite, so that batches need no check.
     if not all(bool(torch.isfinite(s).all()) for s in sums):
         raise UsageError("the features hold NaN, infinite or overflowing values: check the models that produced them.")

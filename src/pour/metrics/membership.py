@@ -1,4 +1,4 @@
-"""rMIA: can a linear attacker tell, from features, which images of the forgotten class the model was trained on?"""
+"""rMIA: a linear attack that finds, from features, the training images among images of the forgotten class."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The norm leak: can the forgotten class be told by the length of its features alone?"""
+"""The norm leak: the length of the features alone can show the forgotten class."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,12 @@ __all__ = ["NormLeak", "norm_leak"]
 
 @dataclass(frozen=True, slots=True)
 class NormLeak:
-    """How well the feature norm tells forgotten from retained images."""
+    """Separation of forgotten and retained images by the norm of their features."""
 
     auc: Estimate
-    """Chance that a forgotten image has the longer features; 0.5 means that norms tell nothing."""
+    """Probability that a forgotten image has the longer features; 0.5 means that norms contain no information."""
     leak: Estimate
-    """max(auc, 1 - auc): what an attacker gets who knows the sign; at least 0.5."""
+    """max(auc, 1 - auc), the area for an attacker who knows the sign; at least 0.5."""
     mean_forget: float
     """Mean norm of the forgotten images' features."""
     mean_retain: float
@@ -32,8 +32,8 @@ def norm_leak(forget_features: Tensor, retain_features: Tensor) -> NormLeak:
     Constant norms give 0.5 exactly. The intervals are those of `auc_estimate`.
 
     Args:
-        forget_features: features of forgotten images, shape (m, d).
-        retain_features: features of retained images, shape (n, d).
+        forget_features: Features of forgotten images, (m, d).
+        retain_features: Features of retained images, (n, d).
 
     Example:
         >>> leak = norm_leak(torch.ones(30, 4) * 0.1, torch.randn(60, 4) + 5)

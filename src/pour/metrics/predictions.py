@@ -1,4 +1,4 @@
-"""What a model says of forgotten images: how even its retained scores are, its confusions, and how unlike another's."""
+"""Answers to forgotten images: their entropy, their confusion matrix, and their distance to another model's answers."""
 
 from collections.abc import Iterable, Sequence
 from math import erf, exp, log, pi, sqrt
@@ -15,21 +15,21 @@ __all__ = ["answer_distance", "confusion_matrix", "retained_uniformity"]
 
 
 def answer_distance(counts: Sequence[int], reference: Sequence[int]) -> Estimate:
-    """Return the total variation distance of two models' answers, from how often each gave which class.
+    """Return the total variation distance of two models' answers, from the number of times each class is the answer.
 
-    It is the share of images that would have to be answered otherwise for the same answers: 0 where both models name
-    every class equally often, 1 where they have no answer in common. A model that never saw a class names others for
-    its images, and a person who sees these answers can tell whether another model does the same.
+    It is the share of images whose answers would have to change for equal counts: 0 if both models answer each class
+    equally often, 1 if they have no answer in common. A model that never saw a class answers its images with other
+    classes, and a person with access to these answers can compare them with the answers of another model.
 
-    The distance is p(A) - q(A) for the classes A that the first model names more often, and the interval starts from
-    that of the difference of the two rates. Because chance has its part in which classes these are, the distance comes
-    out too large, the more so the fewer images there are to a class (by 0.05 for 1,000 images and 9 classes, by 0.5 for
-    100 images and 99 classes, of two models that answer alike); the lower end is lowered by as much as that may be.
-    The models are taken as independent, which for answers to the same images is wide rather than narrow.
+    The distance is p(A) - q(A) for the classes A that the first model answers more often. The interval starts from the
+    interval of the difference of these two rates. Chance decides in part which classes are in A, so the distance is too
+    large, and more so for fewer images per class: by 0.05 for 1,000 images and 9 classes, by 0.5 for 100 images and 99
+    classes, of two models with equal answers. The lower end is lowered by the largest such error. The models count as
+    independent, which makes the interval too wide rather than too narrow for answers to the same images.
 
     Args:
-        counts: how often each class was the answer.
-        reference: the same of the other model.
+        counts: Number of times that each class is the answer.
+        reference: Numbers of the other model.
 
     Example:
         >>> print(answer_distance([0, 80, 20], [0, 60, 40]))
@@ -37,24 +37,22 @@ def answer_distance(counts: Sequence[int], reference: Sequence[int]) -> Estimate
     """
     if len(counts) != len(reference):
         raise UsageError(f"Answers over {len(counts)} classes cannot be compared with answers over {len(reference)}.")
-    totals = [sum(counts), sum(reference)]
-    if min(totals) < 1 or min(*counts, *reference) < 0:
+    n, m = sum(counts), sum(reference)
+    if min(n, m) < 1 or min(*counts, *reference) < 0:
         raise UsageError(
             "Answers are compared by their counts, which must not be negative, with one at least on each side."
         )
-    more = [
-        c for c, (one, other) in enumerate(zip(counts, reference, strict=True)) if one * totals[1] > other * totals[0]
-    ]
-    ours, theirs = (wilson(sum(side[c] for c in more), n) for side, n in zip((counts, reference), totals, strict=True))
-    apart = rate_difference(ours, theirs)
-    return Estimate(max(0.0, apart.value), max(0.0, apart.low - _chance_part(counts, reference)), apart.high)
+    more_often = [c for c, (one, other) in enumerate(zip(counts, reference, strict=True)) if one * m > other * n]
+    rates = [wilson(sum(side[c] for c in more_often), total) for side, total in ((counts, n), (reference, m))]
+    distance = rate_difference(*rates)
+    return Estimate(max(0.0, distance.value), max(0.0, distance.low - _chance_part(counts, reference)), distance.high)
 
 
 def _chance_part(counts: Sequence[int], reference: Sequence[int]) -> float:
-    """How much of the distance of two models' answers may be chance: half the sum of E|d| - |E d| over the classes.
+    """Return the largest part of the distance that may be chance: half the sum of E|d| - |E d| over the classes.
 
-    d, the difference of a class's two shares, is taken as normal, and its mean as near to 0 as its 95 % interval goes,
-    where that part is largest.
+    d, the difference of a class's two shares, is taken as normal. Its mean is the value in its 95 % interval nearest to
+    0, where the part is largest.
     """
     total = 0.0
     for one, other in zip(counts, reference, strict=True):
@@ -70,34 +68,53 @@ def _chance_part(counts: Sequence[int], reference: Sequence[int]) -> float:
 def retained_uniformity(scores: Tensor, *, classes: int | Iterable[int]) -> dict[str, Tensor]:
     """Return how close the predictions on forgotten images are to uniform over the K retained classes.
 
-    The forgotten classes' scores are left out before the softmax, so a masked score (-inf) does not matter. With
-    p the softmax over the retained scores: entropy H(p) in nats, at most log K, and KL(p || uniform) = log K - H(p),
-    0 for a uniform prediction; both are means over the images.
+    p is the softmax over the retained scores alone, so a masked score (-inf) does not matter. The entropy H(p) in nats
+    is at most log K. KL(p || uniform) = log K - H(p) is 0 for a uniform prediction. Both are means over the images.
 
     Args:
-        scores: class scores (logits) of forgotten images, shape (n, C).
-        classes: the forgotten classes.
+        scores: Class scores (logits) of forgotten images, (n, C).
+        classes: Forgotten classes.
 
     Returns:
-        "entropy" and "kl_to_uniform", float64.
+        "entropy" and "kl_to_uniform" in float64.
 
     Example:
         >>> {k: round(v.item(), 6) for k, v in retained_uniformity(torch.zeros(5, 4), classes=[0]).items()}
         {'entropy': 1.098612, 'kl_to_uniform': 0.0}
     """
-    return uniformity_of_sums(uniformity_sums(scores, class_tuple(classes)))
+    forgotten = class_tuple(classes)
+    if scores.ndim != 2 or not scores.is_floating_point():
+        raise UsageError(f"scores must be floats of shape (n, C), got {scores.dtype} of {tuple(scores.shape)}.")
+    if forgotten[-1] >= scores.shape[1] or len(forgotten) == scores.shape[1]:
+        raise UsageError(
+            f"classes {list(forgotten)} must be some, and not all, of the {scores.shape[1]} classes that have a score."
+        )
+    if len(scores) == 0:
+        raise UsageError("there are no forgotten images to take the entropy of: give at least one row of scores.")
+    entropy = retained_entropies(scores, forgotten).mean()
+    if not bool(torch.isfinite(entropy)):
+        raise UsageError("the retained scores hold NaN or infinite values: check the model that produced them.")
+    # Rounding can make an exactly uniform prediction negative.
+    return {"entropy": entropy, "kl_to_uniform": (log(scores.shape[1] - len(forgotten)) - entropy).clamp(min=0)}
+
+
+def retained_entropies(scores: Tensor, classes: tuple[int, ...]) -> Tensor:
+    """Return the entropy of each image's softmax over the retained classes, (n,) in float64."""
+    retained = [c for c in range(scores.shape[1]) if c not in classes]
+    entropies: Tensor = torch.special.entr(to_float64(scores)[:, retained].softmax(dim=1)).sum(dim=1)
+    return entropies
 
 
 def confusion_matrix(scores: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """Count the answers: entry (i, j) is the number of images of class i that were called class j.
+    """Count the answers: entry (i, j) is the number of images of class i with the answer j.
 
     Args:
-        scores: class scores, shape (n, num_classes), or predicted classes, shape (n,), integers.
-        labels: true classes, shape (n,).
-        num_classes: number of classes C.
+        scores: Class scores (n, num_classes), or predicted classes (n,) as integers.
+        labels: True classes, (n,).
+        num_classes: Number of classes C.
 
     Returns:
-        Counts of shape (C, C), int64.
+        Counts as integers, (C, C).
 
     Example:
         >>> confusion_matrix(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), num_classes=2)
@@ -114,34 +131,3 @@ def confusion_matrix(scores: Tensor, labels: Tensor, num_classes: int) -> Tensor
             )
     counts = torch.bincount(labels * num_classes + predicted.long(), minlength=num_classes**2)
     return counts.view(num_classes, num_classes)
-
-
-def uniformity_sums(scores: Tensor, classes: tuple[int, ...]) -> Tensor:
-    """Return the sums over images of entropy and divergence, and the number of images, shape (3,)."""
-    if scores.ndim != 2 or not scores.is_floating_point():
-        raise UsageError(f"scores must be floats of shape (n, C), got {scores.dtype} of {tuple(scores.shape)}.")
-    if classes[-1] >= scores.shape[1] or len(classes) == scores.shape[1]:
-        raise UsageError(
-            f"classes {list(classes)} must be some, and not all, of the {scores.shape[1]} classes that have a score."
-        )
-    entropy = retained_entropies(scores, classes).sum()
-    n = entropy.new_tensor(len(scores))
-    return torch.stack([entropy, n * log(scores.shape[1] - len(classes)) - entropy, n]).to(scores.device)
-
-
-def retained_entropies(scores: Tensor, classes: tuple[int, ...]) -> Tensor:
-    """Return the entropy of each image's softmax over the retained classes, shape (n,), float64."""
-    retained = [c for c in range(scores.shape[1]) if c not in classes]
-    entropies: Tensor = torch.special.entr(to_float64(scores)[:, retained].softmax(dim=1)).sum(dim=1)
-    return entropies
-
-
-def uniformity_of_sums(sums: Tensor) -> dict[str, Tensor]:
-    """Return the means from those sums."""
-    entropy, divergence, n = sums
-    if int(n) == 0:
-        raise UsageError("there are no forgotten images to take the entropy of: give at least one row of scores.")
-    if not bool(torch.isfinite(sums).all()):
-        raise UsageError("the retained scores hold NaN or infinite values: check the model that produced them.")
-    # Rounding can take an exactly uniform prediction below 0.
-    return {"entropy": entropy / n, "kl_to_uniform": (divergence / n).clamp(min=0)}

@@ -1,4 +1,4 @@
-"""Probes: can the forgotten class still be read from features, by a fresh linear classifier or by neighbours?"""
+"""Probes: how well a new linear classifier or the nearest neighbours find the forgotten class in features."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _Data:
     train: Tensor
     train_labels: Tensor
     train_side: Tensor
@@ -141,8 +141,8 @@ def knn_probe(
         if 2 * size < k:
             raise UsageError(f"{k} neighbours need at least {k} training images, got {2 * size} after balancing.")
         sides = [side[stratified_sample(task.train_labels[side], size, generator)] for side in (positive, negative)]
-        chosen = torch.cat(sides).sort().values
-        called.append(_vote(train[chosen], task.train_side[chosen], test, k))
+        balanced = torch.cat(sides).sort().values
+        called.append(_vote(train[balanced], task.train_side[balanced], test, k))
     return task.result(called[0], called[1])
 
 
@@ -164,7 +164,7 @@ def _task(
     test_features: Tensor,
     test_labels: Tensor,
     forgotten: tuple[int, ...],
-) -> _Task:
+) -> _Data:
     train, train_labels, test, test_labels = two_splits(train_features, train_labels, test_features, test_labels)
     train_side, test_side = is_forgotten(train_labels, forgotten), is_forgotten(test_labels, forgotten)
     for name, side in (("training", train_side), ("test", test_side)):
@@ -179,7 +179,7 @@ def _task(
         raise UsageError(
             f"the test split holds no image of class {nearest}, the retained class nearest to the forgotten."
         )
-    return _Task(train, train_labels, train_side, test, test_side, test_nearest, nearest)
+    return _Data(train, train_labels, train_side, test, test_side, test_nearest, nearest)
 
 
 def _nearest_class(features: Tensor, labels: Tensor, forgotten: Tensor) -> int:
