@@ -1,8 +1,8 @@
-"""Import torchvision also where its compiled operators do not match the installed torch.
+"""Import torchvision even if its compiled operators do not match the installed torch.
 
-A CUDA build of torchvision on a CPU build of torch dies on import with ``operator torchvision::nms does not
-exist``, and takes every package that imports it along: torchmetrics, timm, transformers. Nothing in pour calls
-those operators, so declaring their schemas is enough to let the import through.
+The import of a CUDA build of torchvision with a CPU build of torch raises ``operator torchvision::nms does not exist``.
+All packages that import torchvision fail too: torchmetrics, timm, transformers. pour does not call these operators, so
+a declaration of their schemas is enough for the import.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _kept_alive: list[torch.library.Library] = []
 
 @functools.cache
 def torchvision_works() -> bool:
-    """Import torchvision, mending the import if it fails for want of operators; say whether it is usable."""
+    """Import torchvision, and declare its operators if they are missing. Return whether it can be used."""
     if importlib.util.find_spec("torchvision") is None:
         return False
     try:

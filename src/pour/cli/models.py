@@ -11,7 +11,7 @@ __all__ = ["models"]
 
 
 def models() -> None:
-    """The architectures that --arch knows."""
+    """List the architectures for --arch."""
     table = Table("arch", "what", "needs")
     for info in pour.list_models():
         table.add_row(info.name, info.summary, "" if info.available else f'pip install "pour-unlearning[{info.extra}]"')

@@ -25,7 +25,7 @@ class NeuralCollapseMetric(Metric):
     :attr:`means` of this metric.
 
     ``compute()`` returns a dict of float64 scalars with the names of :class:`NeuralCollapse`, without ``nc4``, and
-    without the values that need a head if there is none.
+    without the values that need a head if no weight is passed.
 
     Args:
         num_classes: Number of classes; labels are 0 to num_classes - 1. Classes that do not occur are ignored.

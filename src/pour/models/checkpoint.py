@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -140,7 +140,7 @@ def load(
     if header is None:
         load_plain(result, state, source=str(source))
     else:
-        state.update({name: state[kept] for name, kept in header.aliases.items() if kept in state})
+        state.update({name: state[stored] for name, stored in header.aliases.items() if stored in state})
         if digest(state) != header.digest:
             raise UsageError(f"{source} was altered after it was saved: its weights do not match its digest.")
         if _is_wrapped(state) and not _is_wrapped(result.state_dict()):
@@ -174,11 +174,12 @@ def _unwrapped(header: Header, state: Mapping[str, Tensor]) -> tuple[Header, dic
 
 
 def _plain_state(model: nn.Module) -> dict[str, Tensor]:
-    state: dict[str, object] = dict(model.state_dict())
-    unusable = [name for name, value in state.items() if not isinstance(value, Tensor) or value.is_meta]
-    if unusable:
-        raise UsageError(f"The model's state {unusable[0]!r} is no tensor with values, so it cannot be saved.")
-    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    """Return the state dict of ``model``. Raise UsageError if a value of it is no tensor with values."""
+    state: dict[str, Any] = model.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor) or value.is_meta:
+            raise UsageError(f"The model's state {name!r} is no tensor with values, so it cannot be saved.")
+    return state
 
 
 def _without_ties(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -199,11 +200,12 @@ def _without_ties(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[
 
 
 def _architecture(model: nn.Module, arch: str | cards.Architecture | None) -> cards.Architecture | None:
+    """Return the architecture ``arch``, or the architecture in the card of ``model``."""
+    recorded = cards.architecture(model)
     if not isinstance(arch, str):
-        return arch or cards.architecture(model)
-    known = cards.architecture(model)
-    if known is not None and known.name == arch:
-        return known
+        return arch or recorded
+    if recorded is not None and recorded.name == arch:
+        return recorded
     mean = getattr(getattr(model, "normalize", None), "mean", None)
     channels = mean.numel() if isinstance(mean, Tensor) else 3
     options = {"num_classes": find_head(model).num_classes, "in_channels": channels, "image_size": 32}

@@ -1,4 +1,4 @@
-"""The header of a checkpoint: what pour writes into the metadata of a safetensors file."""
+"""The header of a checkpoint, which pour writes into the metadata of a safetensors file."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pour.errors import UsageError
+from pour.errors import UsageError, check_choice
 from pour.models.clip.texts import prompt_embeddings
 from pour.models.clip.zero_shot import ZeroShotClassifier
 from pour.models.copy_and_swap import copy_model
@@ -26,8 +26,8 @@ __all__ = ["SHRINKAGE", "TextPart", "concept_directions", "forget_concepts"]
 
 TextPart = Literal["text", "centered", "specific"]
 """Part of a concept's text embedding to remove: all of it (the paper), or what the texts to keep do not share."""
-# Much of the identity, because the image embeddings of a fully collapsed class lie where the texts hardly vary. Some
-# of the covariance, because it spares related concepts.
+# The share of the identity is large because the image embeddings of a fully collapsed class are far from the texts'
+# directions of variation. The share of the covariance spares related concepts.
 SHRINKAGE = 0.9
 """Share of the identity in the covariance of "specific"."""
 
@@ -37,14 +37,13 @@ def concept_directions(concepts: Tensor, others: Tensor | None = None, *, part: 
 
     With the unit text embedding t of a concept:
 
-    * "text": :math:`t`, as in the paper. Texts have much in common, so this removes from every image something that
-      other concepts are read from. The concept's score is then 0 for every image. With few texts, this can still be the
-      highest score.
+    * "text": :math:`t`, as in the paper. Texts have much in common, so this also removes information about other
+      concepts. The concept's score is then 0 for every image. With few texts, this can still be the highest score.
     * "centered": :math:`t - m`, with m the mean of the texts to keep.
     * "specific": :math:`\Sigma^{-1} (t - m)` with :math:`\Sigma = 0.1\,C + 0.9\,\tfrac{\mathrm{tr}\,C}{d} I` and C the
       covariance of the texts to keep. Among all v with :math:`(t - m) \cdot v = 1`, these texts vary least along this
-      one. It is Fisher's discriminant of the concept against them, with its usual shrinkage, and spares some of what
-      related concepts are read from.
+      one. It is Fisher's discriminant of the concept against them, with its usual shrinkage, and removes less
+      information about related concepts.
 
     Args:
         concepts: (k, d) or (d,) text embeddings of the concepts to forget.
@@ -59,20 +58,20 @@ def concept_directions(concepts: Tensor, others: Tensor | None = None, *, part: 
         >>> concept_directions(forgotten, kept, part="centered")
         tensor([[ 0.8165, -0.4082, -0.4082]])
     """
-    if part not in get_args(TextPart):
-        raise UsageError(f"part is {part!r}; choose one of {', '.join(map(repr, get_args(TextPart)))}.")
+    check_choice("part", part, get_args(TextPart))
     text = _unit_rows(concepts, "concepts")
     if part == "text":
         return text
     if others is None:
         raise UsageError(f"part={part!r} needs the texts that are to be kept; pass others=.")
-    kept = _unit_rows(others, "others").to(text)
-    if kept.shape[1] != text.shape[1]:
-        raise UsageError(f"The concepts have width {text.shape[1]} and the others {kept.shape[1]}; embed them alike.")
-    mean = kept.mean(dim=0)
+    retained = _unit_rows(others, "others").to(text)
+    if retained.shape[1] != text.shape[1]:
+        widths = f"The concepts have width {text.shape[1]} and the others {retained.shape[1]}"
+        raise UsageError(f"{widths}; embed them alike.")
+    mean = retained.mean(dim=0)
     directions = text - mean
     if part == "specific":
-        rows = (kept - mean).double().cpu()
+        rows = (retained - mean).double().cpu()
         covariance = rows.T @ rows / len(rows)
         variance = covariance.trace() / len(covariance)
         if variance > 0:
@@ -105,12 +104,13 @@ def forget_concepts(
     No image is needed. :func:`pour.fold` then merges the projection into the visual projection.
 
     Args:
-        model: transformers' ``CLIPModel`` or ``SiglipModel``, a model of open_clip or ours, or a classifier of one.
+        model: transformers' ``CLIPModel`` or ``SiglipModel``, a model of open_clip, an ``ImageTextEncoder``, or a
+            zero-shot classifier.
         concepts: Concepts to forget, in words; all at once.
-        encode: The text encoder of the same space, see :func:`pour.models.text_encoder`.
+        encode: Text encoder of the same space, see :func:`pour.models.text_encoder`.
         others: Concepts to keep, in words or as embeddings; "text" does not need them. By default the texts of a
             classifier, except the one nearest to each concept.
-        part: Part of the texts to remove, see :func:`concept_directions`; "text" is the paper's.
+        part: Part of the texts to remove, see :func:`concept_directions`. The paper removes the whole "text".
         templates: Sentences with ``{}`` for the concept, whose embeddings are averaged.
 
     Example:
@@ -125,15 +125,15 @@ def forget_concepts(
     start = time.perf_counter()
     words = [concepts] if isinstance(concepts, str) else list(concepts)
     text = prompt_embeddings(encode, words, templates)
-    kept = None if part == "text" else _kept_texts(model, text, others, encode, templates)
-    rows = concept_directions(text, kept, part=part)
+    retained = None if part == "text" else _texts_to_keep(model, text, others, encode, templates)
+    rows = concept_directions(text, retained, part=part)
     model = copy_model(unwrap(model))
     place, _ = find_place(model)
     settings = {"part": part, "concepts": words, "templates": list(templates)}
     return project_with_entry(model, projector_along(rows, place), place, settings, start=start)
 
 
-def _kept_texts(
+def _texts_to_keep(
     model: nn.Module,
     text: Tensor,
     others: Sequence[str] | Tensor | None,

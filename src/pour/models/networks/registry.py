@@ -221,10 +221,9 @@ def load_plain(model: nn.Module, state: Mapping[str, Tensor], *, source: str, ne
     if new_head:
         head = find_head(model)
         names = [name for name in expected if name.startswith(f"{head.name}.")]
-        shapes = [(state[name].shape if name in state else None, expected[name].shape) for name in names]
-        misfits = [(given, wanted) for given, wanted in shapes if given != wanted]
+        misfits = [name for name in names if name not in state or state[name].shape != expected[name].shape]
         # Another width of features is another architecture. Only another number of classes is a new task.
-        if misfits and all(given is None or given[1:] == wanted[1:] for given, wanted in misfits):
+        if misfits and all(name not in state or state[name].shape[1:] == expected[name].shape[1:] for name in misfits):
             state = {name: tensor for name, tensor in state.items() if name not in names}
             optional = (*optional, *names)
             warnings.warn(

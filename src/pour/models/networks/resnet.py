@@ -47,18 +47,19 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """ResNet-18 for 32x32 images by default; features are the averaged last map, ``width * 2**(stages - 1)`` wide.
+    """ResNet-18 for 32x32 images by default, whose features are averages of the last map.
 
-    Images in [0, 1] of shape (N, in_channels, H, W) in, scores (N, num_classes) out; the first layer normalises.
-    Convolutions start from Kaiming's normal distribution over fan-out.
+    Images in [0, 1] of shape (N, in_channels, H, W) in, scores (N, num_classes) out. The first layer normalises. The
+    features are ``width * 2**(stages - 1)`` numbers. Weights of convolutions are drawn from Kaiming's normal
+    distribution over fan-out.
 
     Args:
         num_classes: Number of scores.
         in_channels: Channels of the images.
         width: Channels of the first stage; each later stage doubles them and halves the map.
         blocks: Basic blocks in each stage; (2, 2, 2, 2) is ResNet-18.
-        mean: Channel means of the images; CIFAR-10's for three channels, else 0.5.
-        std: Channel deviations of the images; CIFAR-10's for three channels, else 0.25.
+        mean: Channel means of the images. By default of CIFAR-10 for three channels, otherwise 0.5.
+        std: Channel deviations of the images. By default of CIFAR-10 for three channels, otherwise 0.25.
 
     Example:
         >>> model = ResNet(10, width=8, blocks=(1, 1))
@@ -82,11 +83,9 @@ class ResNet(nn.Module):
                 "A ResNet needs at least 2 classes, 1 channel, width 1 and one block per stage, but got "
                 f"num_classes={num_classes}, in_channels={in_channels}, width={width}, blocks={tuple(blocks)}."
             )
-        colour = in_channels == 3
-        self.normalize = Normalize(
-            mean if mean is not None else CIFAR_MEAN if colour else (0.5,) * in_channels,
-            std if std is not None else CIFAR_STD if colour else (0.25,) * in_channels,
-        )
+        cifar = (CIFAR_MEAN, CIFAR_STD)
+        default_mean, default_std = cifar if in_channels == 3 else ((0.5,) * in_channels, (0.25,) * in_channels)
+        self.normalize = Normalize(default_mean if mean is None else mean, default_std if std is None else std)
         self.stem = nn.Sequential(_conv3x3(in_channels, width, 1), nn.BatchNorm2d(width), nn.ReLU())
         layers: list[nn.Module] = []
         inputs = width
@@ -103,11 +102,11 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def features(self, images: Tensor) -> Tensor:
-        """What the head sees: (N, d) averages of the last feature map."""
+        """Compute the input of the head: (N, d) averages of the last feature map."""
         maps = self.blocks(self.stem(self.normalize(images)))
         return torch.mean(maps, dim=(2, 3))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Scores (N, num_classes) of images (N, in_channels, H, W) in [0, 1]."""
+        """Compute the scores (N, num_classes) of images (N, in_channels, H, W) in [0, 1]."""
         scores: Tensor = self.head(self.features(images))
         return scores

@@ -1,4 +1,4 @@
-"""Segmentation networks behind our convention: images in [0, 1] of any size in, a score for every pixel out."""
+"""Segmentation networks that take images in [0, 1] of any size and return scores of every pixel."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ if TYPE_CHECKING:
 
 __all__ = ["SegmentationModel", "cell_labels", "load_encoder"]
 
-# Where the libraries keep the part that has published weights of its own.
+# Names of the submodule for which the libraries publish weights.
 _ENCODERS = ("encoder.model", "encoder", "backbone", "segformer")
 
 
 class SegmentationModel(NormalizedModel):
-    """Normalise, enlarge, pad at the right and below to what the network takes, run it, and crop the scores back.
+    """Normalise and enlarge images, pad them at the right and below, run the network, and crop the scores.
 
-    Images (N, C, H, W) in [0, 1] in, scores (N, num_classes, H, W) out, brought to the images' size (bilinear) where
-    the network leaves them at its own.
+    Images (N, C, H, W) in [0, 1] in, scores (N, num_classes, H, W) out. Scores of a smaller size are interpolated.
 
     Args:
-        model: The network.
+        model: Network.
         mean: Channel means.
         std: Channel deviations.
-        multiple: The network takes sides that are multiples of this; the border is repeated up to the next one.
-        enlarge: Enlarge images by this factor first: thin things in small images are lost at a quarter of their size.
+        multiple: The sides of the network's images are multiples of this number. Padding repeats the border.
+        enlarge: Factor by which images are enlarged, because thin objects disappear at a quarter of their size.
 
     Example:
         >>> model = SegmentationModel(nn.Conv2d(3, 5, 1), [0.5] * 3, [0.5] * 3, multiple=16)
@@ -53,13 +52,13 @@ class SegmentationModel(NormalizedModel):
         self.enlarge = enlarge
 
     def frame(self, height: int, width: int) -> tuple[float, float]:
-        """Height and width, in pixels of the image, of what the network is given: the image and the margin."""
+        """Return height and width of the padded image, in pixels of the image."""
         padded = (side * self.enlarge + -side * self.enlarge % self.multiple for side in (height, width))
         below, right = (side / self.enlarge for side in padded)
         return below, right
 
     def forward(self, images: Tensor) -> Tensor:
-        """Scores of every pixel of ``images``."""
+        """Compute the scores of every pixel of ``images``."""
         height, width = images.shape[-2:]
         images = self.normalize(images)
         if self.enlarge > 1:
@@ -76,18 +75,18 @@ class SegmentationModel(NormalizedModel):
         return scores[..., :height, :width]
 
     def extra_repr(self) -> str:
-        """Show the constants in ``print(model)``."""
+        """Return the options for ``print(model)``."""
         return f"multiple={self.multiple}, enlarge={self.enlarge}"
 
 
 def cell_labels(model: nn.Module, labels: Tensor, size: tuple[int, int], *, nothing: int = -100) -> Tensor:
-    """The label at the middle of every cell of a feature map: (N, h, w), ``nothing`` in the margin around the image.
+    """Return the label at the centre of every cell of a feature map, (N, h, w), and ``nothing`` in the padding.
 
     Args:
-        model: Whose map it is; it knows the margin.
+        model: Model of the feature map, which determines the padding.
         labels: (N, H, W).
-        size: h and w; a multiple of the map's gives several points to a cell.
-        nothing: The label of cells without a pixel.
+        size: h and w. A multiple of the size of the map returns several labels per cell.
+        nothing: Label of cells without a pixel.
 
     Example:
         >>> cell_labels(nn.Conv2d(3, 2, 1), torch.arange(16).view(1, 4, 4), (2, 2)).tolist()
@@ -96,34 +95,31 @@ def cell_labels(model: nn.Module, labels: Tensor, size: tuple[int, int], *, noth
     height, width = labels.shape[-2:]
     model = unwrap(model)
     frame = model.frame(height, width) if isinstance(model, SegmentationModel) else (height, width)
-    for side, cells, whole in zip((-2, -1), size, frame, strict=True):
+    for side, cells, padded in zip((-2, -1), size, frame, strict=True):
         length = labels.shape[side]
-        places = ((torch.arange(cells, device=labels.device) + 0.5) * (whole / cells)).long()
-        labels = labels.index_select(side, places.clamp(max=length - 1))
-        outside = (places >= length).unsqueeze(-1) if side == -2 else places >= length
-        labels = labels.masked_fill(outside, nothing)
+        centres = ((torch.arange(cells, device=labels.device) + 0.5) * (padded / cells)).long()
+        labels = labels.index_select(side, centres.clamp(max=length - 1))
+        is_padding = (centres >= length).unsqueeze(-1) if side == -2 else centres >= length
+        labels = labels.masked_fill(is_padding, nothing)
     return labels
 
 
 def load_encoder(network: nn.Module, state: Mapping[str, Tensor], *, source: str) -> bool:
-    """Load the weights of a classifier into the encoder of a segmentation ``network``, where they fit it; say whether.
+    """Load the weights of a classifier into the encoder of a segmentation network. Return False if they do not fit.
 
-    What the encoder has no place for, the classifier's own head, is left out; everything else starts at random, with a
-    warning. A file for the whole network fits no encoder, and is left to the caller.
+    The head of the classifier is ignored. The rest of the network starts at random, with a warning. The weights of a
+    whole segmentation network do not fit its encoder.
 
     Args:
-        network: Changed in place.
-        state: Names and tensors.
-        source: Where they come from, for the warning.
+        network: Segmentation network, changed in place.
+        state: Tensors by name.
+        source: File of the tensors, for the warning.
     """
-    for place in _ENCODERS:
-        try:
-            encoder = network.get_submodule(place)
-        except AttributeError:
-            continue
-        own = encoder.state_dict()
-        if own and all(name in state and state[name].shape == own[name].shape for name in own):
-            load_into(encoder, {name: state[name] for name in own}, source=source)
+    submodules = dict(network.named_modules())
+    for encoder in (submodules[name] for name in _ENCODERS if name in submodules):
+        expected = encoder.state_dict()
+        if expected and all(name in state and state[name].shape == expected[name].shape for name in expected):
+            load_into(encoder, {name: state[name] for name in expected}, source=source)
             warnings.warn(
                 f"{source} holds weights for the encoder alone; the rest of the network starts from random weights.",
                 stacklevel=4,
