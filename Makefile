@@ -32,6 +32,7 @@ bench: $(DEV)
 	$(BIN)/python benchmarks/training.py
 
 docs: $(DEV)
+	$(BIN)/python scripts/schemas.py
 	$(BIN)/python scripts/docs.py
 
 results: $(DEV)
