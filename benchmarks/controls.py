@@ -12,10 +12,10 @@ from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
 from pour.models.projecting.direction import head_removal
 from pour.models.tap import extract_features, tap_features, to_unit
-from pour.training.loop import as_epochs
+from pour.unlearning.contract import option
 from pour.unlearning.forget_only import requested_classes
 from pour.unlearning.iterative import IterativeMethod
-from pour.unlearning.toolkit.batches import Together
+from pour.unlearning.toolkit.batches import side_by_side
 from pour.unlearning.toolkit.teachers import frozen_copy
 
 if TYPE_CHECKING:
@@ -39,16 +39,11 @@ class Blend(IterativeMethod):
     needs: ClassVar[tuple[Need, ...]] = ("forget", "retain")
     cost: ClassVar[str] = "400 steps on forget and retained images"
 
-    anchor: float = 3.0
-    """Weight of the retained images."""
+    anchor: float = option(3.0, "Weight of the retained images.")
     lr: float | None = 3e-4
-    """The highest learning rate."""
     steps: int | None = 400
-    """Optimisation steps."""
     optimizer: Literal["sgd", "adamw"] = "adamw"
-    """SGD with momentum, or AdamW."""
     schedule: Schedule = "one-cycle"
-    """How the learning rate moves."""
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Train the encoder of ``model``; the head stays."""
@@ -57,10 +52,7 @@ class Blend(IterativeMethod):
         sample = extract_features(model, request.retain.sample(_SAMPLE, run), device=run.torch_device)
         mean, cov = moments(projector(sample.features.float()))
         teacher = frozen_copy(model, run)
-        forget, retain = (
-            as_epochs(images.training(run, batch_size=self.batch_size, augment=self.augment, salt=salt), run)
-            for salt, images in enumerate((request.forget, request.retain))
-        )
+        forget, retain = self.loaders(run, request.forget, request.retain)
         head.module.requires_grad_(False)
         with tap_features(model, head.name) as tap, tap_features(teacher, head.name) as before:
 
@@ -75,7 +67,7 @@ class Blend(IterativeMethod):
                 distance = (found - mean).square().sum() + (spread - cov).square().sum() / cov.trace()
                 return distance + self.anchor * (features[len(gone) :] - target).square().sum(1).mean()
 
-            self.train(model, Together(forget, retain), objective, run)
+            self.train(model, side_by_side(forget, retain), objective, run)
         head.module.requires_grad_(True)
         return model
 

@@ -111,6 +111,8 @@ def texts(path: Path) -> Iterator[tuple[int, str, str]]:
                 yield node.lineno, "message", literal(*arguments)
             case ast.Call(func=ast.Attribute(attr="warn") | ast.Name(id="warn"), args=[message, *_]):
                 yield node.lineno, "message", literal(message)
+            case ast.Call(func=ast.Name(id="option"), args=[_, message]):
+                yield message.lineno, "help", literal(message)
             case ast.keyword(arg="help", value=message):
                 yield message.lineno, "help", literal(message)
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.FunctionDef(name=name):

@@ -70,17 +70,17 @@ def test_flattens_once_and_then_goes_round_by_round() -> None:
 def test_three_optimisers_keep_their_own_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[torch.optim.Optimizer] = []
     used: list[Any] = []
-    make, train = fcs.optimizer_for, fcs.Fcs.train
+    make, train = fcs.Fcs.optimizer_for, fcs.Fcs.train
 
-    def spy(*arguments: Any) -> torch.optim.Optimizer:
-        made.append(make(*arguments))
+    def spy(*arguments: Any, **options: Any) -> torch.optim.Optimizer:
+        made.append(make(*arguments, **options))
         return made[-1]
 
     def watch(self: Any, *arguments: Any, **options: Any) -> Any:
         used.append(options.get("optimizer"))
         return train(self, *arguments, **options)
 
-    monkeypatch.setattr(fcs, "optimizer_for", spy)
+    monkeypatch.setattr(fcs.Fcs, "optimizer_for", spy)
     monkeypatch.setattr(fcs.Fcs, "train", watch)
     unlearn(tiny_net(), "fcs", epochs=2, weight_decay=0.01)
     against, towards = made

@@ -83,7 +83,7 @@ def test_clip_bounds_a_step() -> None:
 
 
 def test_bad_options_are_told() -> None:
-    with pytest.raises(UsageError, match="stop_accuracy is a share"):
+    with pytest.raises(UsageError, match=r"stop_accuracy must be at least 0 and below 1, but is 1.5"):
         make_method("gradient-ascent", stop_accuracy=1.5)
     with pytest.raises(UsageError, match="look_every must be at least 1, but is 0"):
         make_method("gradient-ascent", look_every=0)

@@ -48,7 +48,7 @@ def test_the_penalty_shrinks_weights() -> None:
 
 
 def test_bad_options_are_told() -> None:
-    with pytest.raises(UsageError, match="alpha and plain_epochs must not be negative"):
+    with pytest.raises(UsageError, match="alpha must be at least 0, but is -1"):
         make_method("l1-sparse", alpha=-1.0)
 
 

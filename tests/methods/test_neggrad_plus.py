@@ -26,5 +26,5 @@ def test_ascends_on_forget_and_descends_on_retained_images() -> None:
 
 
 def test_bad_options_are_told() -> None:
-    with pytest.raises(UsageError, match=r"alpha is a share, 0 to 1, but is 1\.5"):
+    with pytest.raises(UsageError, match=r"alpha must be at least 0 and at most 1, but is 1\.5"):
         make_method("neggrad-plus", alpha=1.5)

@@ -17,9 +17,9 @@ from pour.models.card import change_card
 from pour.models.head import find_head
 from pour.models.projecting.projected_head import ProjectedHead
 from pour.unlearning import ForgetRequest
-from pour.unlearning.toolkit.acceptance import MOST_ANCHOR_ERROR, Measured, copy_state, move_back
+from pour.unlearning.toolkit.feature_matching import MOST_ANCHOR_ERROR, Measured, copy_state, move_back
 from pour.unlearning.toolkit.find_rate import find_rate
-from pour.unlearning.toolkit.measured_direction import choose_by_measurement
+from pour.unlearning.toolkit.measured_direction import Answers, Choice, choose_by_measurement
 
 DATA = bed_data()
 
@@ -79,15 +79,19 @@ def near(model: nn.Module, label: int, count: int, noise: float = 0.01) -> Tenso
     return (rows + noise * torch.randn(rows.shape, generator=generator)).view(count, 1, 4, 4)
 
 
+def choose(model: nn.Module, label: int, forget: Any, anchors: list[Tensor], **options: Any) -> Choice:
+    return choose_by_measurement(model, (label,), Answers(model, (label,), forget, anchors), **options)
+
+
 class TestDirection:
     def test_a_collapsed_network_gets_the_papers_direction(self) -> None:
         model = Taught()
         anchors = [near(model, label, 20) for label in (1, 2, 3)]
-        choice = choose_by_measurement(model, (0,), [(near(model, 0, 20), torch.zeros(20, dtype=torch.long))], anchors)
+        choice = choose(model, 0, [(near(model, 0, 20), torch.zeros(20, dtype=torch.long))], anchors)
         assert (choice.direction, choice.left, choice.changed) == ("weights", 0, 0)
 
     def test_an_ordinary_network_gets_decisions(self, mlp: nn.Module) -> None:
-        choice = choose_by_measurement(mlp, (3,), [images_of(3)], [DATA.train_images])
+        choice = choose(mlp, 3, [images_of(3)], [DATA.train_images])
         assert choice.direction == "decisions"
         assert choice.left == 0
         assert choice.changed == 0
@@ -98,14 +102,12 @@ class TestDirection:
         images = torch.randn(200, 1, 4, 4)
         labels = model(images).argmax(dim=1)
         chosen = images[labels == labels[0]]
-        choice = choose_by_measurement(
-            model, (int(labels[0]),), [(chosen, labels[0].expand(len(chosen)))], [images[labels != labels[0]]]
-        )
+        choice = choose(model, int(labels[0]), [(chosen, labels[0].expand(len(chosen)))], [images[labels != labels[0]]])
         assert choice.direction != "decisions"
         assert choice.left == 0
 
     def test_the_model_is_as_it_was(self, mlp: nn.Module) -> None:
-        choose_by_measurement(mlp, (3,), [images_of(3)], [DATA.train_images[:50]])
+        choose(mlp, 3, [images_of(3)], [DATA.train_images[:50]])
         assert isinstance(find_head(mlp).module, nn.Linear)
 
     def test_a_second_request_does_not_bring_the_first_class_back(self) -> None:
@@ -125,7 +127,7 @@ class TestDirection:
         assert not torch.isin(model(images).argmax(dim=1), torch.tensor([0, 1])).any()
 
     def test_the_only_candidate_is_taken_as_it_is(self, mlp: nn.Module) -> None:
-        assert choose_by_measurement(mlp, (3,), [images_of(3)], [], candidates=["weights"]).direction == "weights"
+        assert choose(mlp, 3, [images_of(3)], [], candidates=["weights"]).direction == "weights"
 
 
 class TestRate:
@@ -332,8 +334,8 @@ class TestRun:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"direction": "means"}, "choose auto"),
-            ({"anchor": "none"}, "choose auto, views or retained"),
+            ({"direction": "means"}, "direction must be auto"),
+            ({"anchor": "none"}, "anchor must be auto, views or retained"),
             ({"anchors_per_image": 0}, "at least 1"),
             ({"anchor_weight": 0.0}, "above 0"),
             ({"epochs": 3, "steps": 800}, "counts steps"),

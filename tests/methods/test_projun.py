@@ -70,7 +70,7 @@ def test_every_layer_is_edited_as_published() -> None:
 
 
 def test_bad_options_are_told() -> None:
-    with pytest.raises(UsageError, match=r"above 0 and at most 1e\+12, but are 100.0 and 0"):
+    with pytest.raises(UsageError, match=r"alpha_forget must be above 0 and at most 1e\+12, but is 0"):
         make_method("projun", alpha_forget=0)
-    with pytest.raises(UsageError, match="images and batch_size must be at least 1, not 0 and 100"):
+    with pytest.raises(UsageError, match="images must be at least 1, but is 0"):
         make_method("projun", images=0)

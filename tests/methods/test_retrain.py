@@ -50,11 +50,11 @@ def test_the_recipe_must_be_known() -> None:
     with pytest.raises(UsageError, match=r"pass recipe= in the request.*fast, long, short, digits"):
         unlearn(tiny_net(), "retrain")
     with pytest.raises(UsageError, match="no recipe 'slow'"):
-        make_method("retrain", recipe="slow")
-    with pytest.raises(UsageError, match="learning rate must be above 0"):
-        make_method("retrain", recipe="fast", lr=-1.0)
+        small_request(recipe="slow")
+    with pytest.raises(UsageError, match="lr must be above 0"):
+        make_method("retrain", lr=-1.0)
 
 
 def test_the_fresh_model_must_have_as_many_scores() -> None:
-    with pytest.raises(UsageError, match=r"build= .* 10 scores, but the model at hand has 4"):
+    with pytest.raises(UsageError, match=r"build= .* 10 scores, but the model has 4"):
         unlearn(tiny_net(), "retrain", small_request(build=fresh, recipe=SHORT))

@@ -77,7 +77,7 @@ def test_a_class_forgotten_before_is_no_random_label(monkeypatch: pytest.MonkeyP
         seen.append(labels)
         return batches
 
-    monkeypatch.setattr("pour.methods.salun.Relabelled", spy)
+    monkeypatch.setattr("pour.methods.salun.with_random_labels", spy)
     first = unlearn(tiny_net(), "salun", steps=1)
     forget, retain = batches(1, 4, (0,), seed=1), batches(1, 4, (1, 3), seed=2)
     unlearn(first, "salun", small_request(classes=[0], forget=forget, retain=retain), steps=1)

@@ -130,7 +130,7 @@ def test_own_batches_forget_as_a_split_does(digits_original: nn.Module, digits_s
 
 
 def test_bad_options_are_told() -> None:
-    with pytest.raises(UsageError, match="selection and dampening must be above 0, but are -1 and 1"):
+    with pytest.raises(UsageError, match="selection must be above 0, but is -1"):
         make_method("ssd", selection=-1)
     with pytest.raises(UsageError, match="ssd needs images of the retained classes"):
         unlearn(tiny_net(), "ssd", ForgetRequest(classes=[2], forget=FORGET))

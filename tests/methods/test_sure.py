@@ -82,5 +82,5 @@ def test_the_domain_classifier_is_not_left_in_the_model() -> None:
 
 
 def test_bad_options_are_told() -> None:
-    with pytest.raises(UsageError, match="strength must not be negative and width at least 1"):
+    with pytest.raises(UsageError, match="width must be at least 1, but is 0"):
         make_method("sure", width=0)

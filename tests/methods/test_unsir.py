@@ -82,12 +82,13 @@ def test_the_penalty_is_a_tenth_of_the_squares_sum() -> None:
 def test_noise_and_retained_images_meet_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
-    class Watched(unsir._NoiseBatches):
-        def __init__(self, images: Tensor, labels: Tensor, size: int, *rest: Any) -> None:
-            sizes.append(size)
-            super().__init__(images, labels, size, *rest)
+    make = unsir._noise_batches
 
-    monkeypatch.setattr(unsir, "_NoiseBatches", Watched)
+    def watched(images: Tensor, labels: Tensor, size: int, *rest: Any) -> Any:
+        sizes.append(size)
+        return make(images, labels, size, *rest)
+
+    monkeypatch.setattr(unsir, "_noise_batches", watched)
     options: dict[str, Any] = {"batch_size": 8, "noise_batches": 3, "per_class": 4, "lr": NOTHING, "repair_lr": NOTHING}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

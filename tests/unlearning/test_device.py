@@ -16,8 +16,8 @@ from pour.methods.salun import saliency_mask
 from pour.training import Recipe, Run, fit
 from pour.training.resume import ResumeFile
 from pour.unlearning import get_method
-from pour.unlearning.toolkit.anchored import AnchoredMethod
-from pour.unlearning.toolkit.views import transformed_copies
+from pour.unlearning.forget_only import ForgetOnlyMethod
+from pour.unlearning.toolkit.anchors import transformed_copies
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pour.data.splits import Splits
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-ANCHORED = [name for name in ITERATIVE if issubclass(get_method(name), AnchoredMethod)]
+ANCHORED = [name for name in ITERATIVE if issubclass(get_method(name), ForgetOnlyMethod)]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -60,7 +60,7 @@ def test_copies_are_new_in_every_captured_step(
         made.append(transformed_copies(*arguments))
         return made[-1]
 
-    monkeypatch.setattr("pour.unlearning.toolkit.anchored.transformed_copies", noted)
+    monkeypatch.setattr("pour.unlearning.toolkit.anchors.transformed_copies", noted)
     options = case_of(name).options | {"anchor": "views", "steps": 12, "epochs": None}
     request = pour.ForgetRequest.of(digits_splits)
     result = pour.unlearn(digits_original, request, method=name, device="cuda", progress=False, **options)

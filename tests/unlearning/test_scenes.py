@@ -14,13 +14,14 @@ import pour
 from pour._torchvision import torchvision_works
 from pour.data import Scenes, load_segmentation
 from pour.errors import UsageError
+from pour.geometry.fitter import ProjectorFitter
 from pour.metrics.segmentation import segmentation_scores
 from pour.models import find_head, set_class_names, tap_features
 from pour.models.copy_and_swap import copy_model
 from pour.training import Recipe, Run, fit
 from pour.training.tasks.segment import Segment, class_weights, pixel_loss, scene_batches
 from pour.unlearning import ForgetRequest, make_method
-from pour.unlearning.toolkit.feature_maps import cell_distance, cell_means, forgotten_cells
+from pour.unlearning.toolkit.features import class_rows, forgotten_rows, row_distances, row_mean
 from pour.unlearning.toolkit.teachers import without_dropout
 
 pytestmark = pytest.mark.filterwarnings("ignore:pour-d still")
@@ -138,8 +139,10 @@ def test_keeping_other_pixels_keeps_them_better_than_ignoring_them(original, tra
             with torch.no_grad(), tap_features(model) as tap:
                 model(images)
             features.append(tap.features)
-        elsewhere = 1 - forgotten_cells(original, torch.tensor(train.masks), (CAR,), tuple(features[0].shape[2:]))
-        moved[other] = float(cell_distance(features[1], features[0], elsewhere))
+        masks = torch.tensor(train.masks)
+        distances = row_distances(features[1], features[0], masks)
+        elsewhere = 1 - forgotten_rows(original, masks, (CAR,), distances.shape)
+        moved[other] = float(row_mean(distances, elsewhere))
     assert moved["keep"] < 0.7 * moved["ignore"]
 
 
@@ -151,21 +154,23 @@ def test_the_forget_set_hides_what_other_pixels_are(train) -> None:
 
 
 def test_methods_that_take_labels_of_images_say_so(original, train) -> None:
-    with pytest.raises(UsageError, match=r"a label to an image, not to a pixel; on scenes use one of .*pour-d"):
+    with pytest.raises(UsageError, match=r"one label per image, not per pixel; on scenes use one of .*pour-d"):
         pour.unlearn(original, ForgetRequest.of_scenes(train, [CAR]), method="delete", device="cpu")
 
 
 def test_cells_that_touch_a_thin_thing_are_found() -> None:
     labels = torch.full((1, 16, 16), -100)
     labels[0, :, 5] = 3
-    cells = forgotten_cells(nn.Conv2d(3, 2, 1), labels, (3,), (4, 4))
+    cells = forgotten_rows(nn.Conv2d(3, 2, 1), labels, (3,), (1, 4, 4))
     assert cells[0].tolist() == [[0, 1, 0, 0]] * 4
 
 
 def test_the_means_are_those_of_the_forgotten_cells(original, train, run) -> None:
     head = find_head(original)
     scenes = train.containing([CAR]).only([CAR])
-    fitter = cell_means(original, head, scene_batches(scenes, run), (CAR,), run)
+    fitter = ProjectorFitter(classes=[CAR])
+    for rows, labels in class_rows(original, head, scene_batches(scenes, run), (CAR,), run):
+        fitter.update(rows, labels)
     images = torch.tensor(scenes.images).permute(0, 3, 1, 2) / 255
     with torch.no_grad(), tap_features(original) as tap:
         original(images)
@@ -248,3 +253,11 @@ def test_copies_of_scenes_hold_the_other_classes(data, train, original, method):
     assert all(tensor.isfinite().all() for tensor in states[1].values())
     assert any(not torch.equal(tensor, states[0][name]) for name, tensor in states[1].items())
     assert all(torch.equal(tensor, states[2][name]) for name, tensor in states[1].items())
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_request_made_from_scenes_hides_what_other_pixels_are(original, train) -> None:
+    options = FEW_STEPS | {"steps": 5, "method": "gradient-ascent", "device": "cpu", "progress": False}
+    expected = pour.unlearn(original, ForgetRequest.of_scenes(train, [CAR]), **options)
+    result = pour.unlearn(original, classes=["Car"], forget=train, **options)
+    assert all(torch.equal(tensor, result.state_dict()[name]) for name, tensor in expected.state_dict().items())

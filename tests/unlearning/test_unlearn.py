@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from small_requests import small_request, tiny_net
+from small_requests import FORGET, FORGOTTEN, RETAIN, VALIDATION, small_request, tiny_net
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -22,6 +22,7 @@ from pour.errors import UsageError
 from pour.methods.masked_head import MaskedHead
 from pour.models import build_model, digest, find_head, set_class_names
 from pour.models.history import HistoryEntry
+from pour.training import Recipe
 from pour.unlearning import ForgetRequest, make_method, register, request_of
 from pour.unlearning.access import first_images
 from pour.unlearning.toolkit.teachers import without_dropout
@@ -48,14 +49,14 @@ def network() -> nn.Module:
         ("masked-head", {}),
         ("boundary-expand", {"steps": 2}),
         ("bad-teacher", {"epochs": 1}),
-        ("retrain", {"recipe": "digits", "epochs": 1}),
+        ("retrain", {"epochs": 1}),
     ],
 )
 @pytest.mark.parametrize("told", [{"head": "3"}, {"example": torch.zeros(1, 1, 6, 6)}])
 def test_a_head_that_is_not_found_by_itself(
     tmp_path: Path, method: str, options: dict[str, Any], told: dict[str, Any]
 ) -> None:
-    model, request = network(), small_request(build=network)
+    model, request = network(), small_request(build=network, recipe="digits")
     before = copy.deepcopy(model.state_dict())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -255,7 +256,7 @@ def test_a_model_that_may_not_be_trained_is_told(method: str) -> None:
 
 
 def test_a_learning_rate_of_none_is_only_for_a_method_that_finds_its_own() -> None:
-    with pytest.raises(UsageError, match=r"finetune needs a learning rate; leave lr out for its own, 0.01\."):
+    with pytest.raises(UsageError, match=r"finetune needs a learning rate; leave lr out for the default, 0.01\."):
         make_method("finetune", lr=None)
     assert make_method("pour-d", lr=None).options()["lr"] is None
     assert make_method("retrain", lr=None).options()["lr"] is None
@@ -302,7 +303,7 @@ def test_a_method_gets_indices_and_gives_back_a_model() -> None:
 
     model = tiny_net()
     set_class_names(model, ["a", "b", "c", "d"])
-    with pytest.raises(UsageError, match="masked-head gave back a NoneType; its __call__ must return the model"):
+    with pytest.raises(UsageError, match="masked-head returned a NoneType; its __call__ must return the model"):
         pour.unlearn(model, ForgetRequest(classes=["c"]), method=Watching(), device="cpu", progress=False)
     assert seen == [(2,)]
 
@@ -380,3 +381,49 @@ def test_all_but_one_class_are_never_forgotten_one_after_the_other() -> None:
 def test_something_else_than_a_request_is_told(digits_splits: Splits) -> None:
     with pytest.raises(UsageError, match=r"not a Splits; make one of splits with pour.ForgetRequest.of"):
         pour.unlearn(tiny_net(), digits_splits, device="cpu")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("method", "parts", "options"),
+    [
+        ("pour-p", {}, {}),
+        ("pour-d", {"forget": FORGET}, {"steps": 3, "lr": 1e-3}),
+        ("pour-a", {"forget": FORGET, "retain": RETAIN}, {"steps": 3, "lr": 1e-3}),
+        ("finetune", {"retain": RETAIN}, {"epochs": 1}),
+        ("sure", {"forget": FORGET, "retain": RETAIN, "validation": VALIDATION}, {"epochs": 1}),
+        ("retrain", {"retain": RETAIN, "build": tiny_net, "recipe": "digits"}, {"epochs": 1}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_request_is_made_from_classes_and_data(method: str, parts: dict[str, Any], options: dict[str, Any]) -> None:
+    model = tiny_net()
+    set_class_names(model, ["cat", "dog", "fox", "owl"])
+    common: dict[str, Any] = {"method": method, "device": "cpu", "progress": False, **options}
+    expected = pour.unlearn(model, ForgetRequest(classes=[FORGOTTEN], **parts), **common)
+    result = pour.unlearn(model, classes=["fox"], **parts, **common)
+    assert digest(result.state_dict()) == digest(expected.state_dict())
+    assert pour.history(result)[-1].class_names == ("fox",)
+
+
+def test_a_request_and_its_parts_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match="pass either request= or forget=, not both"):
+        pour.unlearn(tiny_net(), small_request(), forget=FORGET, device="cpu")
+    with pytest.raises(UsageError, match="pass classes= and the data, or request="):
+        pour.unlearn(tiny_net(), forget=FORGET, device="cpu")
+    with pytest.raises(UsageError, match="no recipe 'slow'; the recipes are fast"):
+        pour.unlearn(tiny_net(), classes=[FORGOTTEN], recipe="slow", device="cpu")
+
+
+def test_the_recipe_of_retraining_is_that_of_the_original() -> None:
+    result = pour.unlearn(
+        tiny_net(),
+        classes=[FORGOTTEN],
+        retain=RETAIN,
+        build=tiny_net,
+        recipe=Recipe(name="mine", steps=2, lr=1e-3),
+        method="retrain",
+        device="cpu",
+        progress=False,
+    )
+    assert pour.history(result)[-1].options["recipe"] == "mine"
+    assert pour.history(result)[-1].steps == 2

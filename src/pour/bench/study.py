@@ -210,7 +210,7 @@ def _steps(method: str, options: Mapping[str, Any], splits: Splits) -> int:
     if not isinstance(iterative, IterativeMethod):
         raise UsageError(f"{method} takes no optimisation steps to follow.")
     batches = -(-len(splits.forget_train) // iterative.batch_size)
-    return iterative.recipe(lr=iterative.lr or 1.0).total_steps(batches)
+    return iterative.as_recipe(lr=iterative.lr or 1.0).total_steps(batches)
 
 
 def _follow_slower(

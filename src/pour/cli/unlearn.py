@@ -144,7 +144,7 @@ def _require_data(method: Method, data: str | None, recipe: str | None) -> None:
         kinds = [kind for need, kind in (("forget", "forgotten"), ("retain", "retained")) if need in method.needs]
         what = f"images of the {' and '.join(kinds)} classes" if kinds else "images"
         raise UsageError(f"{method.name} needs {what}; name their dataset with --data.")
-    if method.name == "retrain" and recipe is None and method.options()["recipe"] is None:
+    if method.name == "retrain" and recipe is None:
         raise UsageError("retrain must know how the original was trained; name its recipe with --recipe.")
 
 

@@ -1,4 +1,4 @@
-"""Boundary expand: a spare class takes the forget images in, and then leaves."""
+"""Boundary expand: train the forget images into a spare class, then remove that class."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ __all__ = ["BoundaryExpand"]
 class BoundaryExpand(ForgetOnlyMethod):
     """Train forget images into an extra class C+1, then drop that class from the head.
 
-    The head gets one row more (Xavier weight, zero bias); the loss is the (C+1)-way CE(l(x), C+1) over all parameters;
-    then the row goes, and the head has its C rows again. After that the forgotten class competes once more, so that
-    some accuracy on it is expected to come back. Defaults of DELETE's code (the original: SGD 1e-5, 10 epochs, batches
-    of 64).
+    The head gets one more row (Xavier weight, zero bias), and the loss is the (C+1)-way CE(l(x), C+1) over all
+    parameters. Then the row is removed, and the head has its C rows again. The forgotten class then competes again, so
+    some accuracy on it is expected to return. Defaults of DELETE's code (the original: SGD 1e-5, 10 epochs, batches of
+    64).
     """
 
     name: ClassVar[str] = "boundary-expand"
@@ -65,19 +65,17 @@ class BoundaryExpand(ForgetOnlyMethod):
         def objective(student: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
             return F.cross_entropy(scores_of(student(to_unit(images))), torch.full_like(labels, extra))
 
-        batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
-        batches, loss = self.anchored(original, request, run, batches, objective, teacher=original)
-        self.train(model, batches, loss, run)
+        self.train_on_forget(model, objective, request, run, teacher=original)
         with torch.no_grad():
-            for own, trained in _pairs(layer, wide):
-                own.copy_(trained[:extra])
+            for parameter, trained in _pairs(layer, wide):
+                parameter.copy_(trained[:extra])
         model = swap_module(model, wide, layer).to(run.torch_device)
         run.log(run.steps, forget_accuracy=forget_accuracy(model, request, run))
         return model
 
 
 def _widened(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
-    """A layer with one output more than ``layer``, whose own rows it has."""
+    """Return a layer with the rows of ``layer`` and one more."""
     wide: nn.Linear | nn.Conv2d
     if isinstance(layer, nn.Linear):
         wide = nn.Linear(layer.in_features, layer.out_features + 1, bias=layer.bias is not None)
@@ -90,11 +88,11 @@ def _widened(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
         if wide.bias is not None and layer.bias is not None:
             wide.bias.zero_()
             wide.bias[:-1] = layer.bias
-    for own, new in _pairs(layer, wide):
-        new.requires_grad_(own.requires_grad)
+    for parameter, new in _pairs(layer, wide):
+        new.requires_grad_(parameter.requires_grad)
     return wide
 
 
 def _pairs(layer: nn.Module, wide: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
-    """Weight and bias of both; parameters of the layer's own, which do not touch W z + b, have no counterpart."""
+    """Return the weights and the biases of both; further parameters of ``layer`` have no counterpart."""
     return [(layer.get_parameter(name), new) for name, new in wide.named_parameters()]

@@ -1,4 +1,4 @@
-"""Boundary shrink: move each forget image to its nearest wrong class."""
+"""Boundary shrink: train each forget image towards its nearest wrong class."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 import torch.nn.functional as F
 
-from pour.errors import UsageError
-from pour.models.history import forgotten_before
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
-from pour.unlearning.forget_only import ForgetOnlyMethod, forget_accuracy, requested_classes
+from pour.unlearning.contract import option
+from pour.unlearning.forget_only import ForgetOnlyMethod, forget_accuracy, forgotten_classes
 from pour.unlearning.registry import register
+from pour.unlearning.toolkit.features import is_among
 from pour.unlearning.toolkit.teachers import frozen_copy
 
 if TYPE_CHECKING:
@@ -32,67 +32,56 @@ _PIXEL = 255
 @register
 @dataclass(kw_only=True)
 class BoundaryShrink(ForgetOnlyMethod):
-    """Train forget images towards the wrong class that lies nearest, found by attacking the original.
+    """Train forget images towards the nearest wrong class, found by attacking the original.
 
     One step of the fast gradient sign method through the frozen original l_o gives
     x' = round(clip(x + eps sign(grad_x CE(l_o(x), y)), 0, 1) to 1/255), whose class y' = argmax l_o(x') is the nearest
-    wrong one; the loss is CE(l(x), y'). The attack works on pixels in [0, 1], because normalisation is part of the
-    model. Where it fails, y' = y teaches the class again, so the share of attacks that succeeded is logged. Defaults
-    of DELETE's code (the original: SGD 1e-5, 10 epochs, batches of 64, no augmentation, with which y' is the same in
-    every epoch).
+    wrong class. The loss is CE(l(x), y'). The attack works on pixels in [0, 1], because normalisation is part of the
+    model. If it fails, y' = y teaches the class again, so the share of successful attacks is logged. Defaults of
+    DELETE's code (the original: SGD 1e-5, 10 epochs, batches of 64, no augmentation, so y' is the same in every epoch).
     """
 
     name: ClassVar[str] = "boundary-shrink"
     paper: ClassVar[str] = "Boundary Unlearning (Chen et al., CVPR 2023)"
     cost: ClassVar[str] = "20 epochs of forget images, an attack in each step"
 
-    epsilon: float = 0.1
-    """The size of the attack's step, in pixels of 0 to 1."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.epsilon <= 1:
-            raise UsageError(f"epsilon must be above 0 and at most 1, but is {self.epsilon}.")
+    epsilon: float = option(0.1, "Size of the attack's step, in pixels of 0 to 1.", above=0, most=1)
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Attack, relabel, train."""
         request.forget.check_unit(self.name, run)
         original = frozen_copy(model, run)
-        gone = sorted({*requested_classes(model, request), *forgotten_before(model)})
-        # Counted on the device: reading a number in a step would stop a captured graph.
+        forgotten = forgotten_classes(model, request)
+        # The counts stay on the device, because reading a number in a step would stop a captured graph.
         tally = torch.zeros(2, device=run.torch_device)
 
         def objective(student: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
             images = to_unit(images)
             attacked = attack(original, images, labels, epsilon=self.epsilon)
             with torch.no_grad():
-                nearest = nearest_class(scores_of(original(attacked)), labels, gone)
+                nearest = nearest_class(scores_of(original(attacked)), labels, forgotten)
                 tally[0] += (nearest != labels).sum()
                 tally[1] += len(labels)
             return F.cross_entropy(scores_of(student(images)), nearest)
 
-        batches = request.forget.training(run, batch_size=self.batch_size, augment=self.augment)
-        batches, loss = self.anchored(model, request, run, batches, objective, teacher=original)
-        self.train(model, batches, loss, run)
+        self.train_on_forget(model, objective, request, run, teacher=original)
         run.log(run.steps, attack_success=(tally[0] / tally[1]).item())
         run.log(run.steps, forget_accuracy=forget_accuracy(model, request, run))
         return model
 
 
-def nearest_class(scores: Tensor, labels: Tensor, gone: Sequence[int]) -> Tensor:
-    """The class with the highest score: of all, but for those in ``gone`` that are not the image's own.
+def nearest_class(scores: Tensor, labels: Tensor, forgotten: Sequence[int]) -> Tensor:
+    """Return the class with the highest score, without the ``forgotten`` classes except the image's label.
 
     Two classes that are forgotten together must not be taught as each other.
     """
     columns = torch.arange(scores.shape[1], device=scores.device)
-    barred = torch.zeros_like(columns, dtype=torch.bool)
-    for label in gone:
-        barred |= columns == label
-    return scores.masked_fill(barred & (columns != labels[:, None]), -torch.inf).argmax(dim=1)
+    excluded = is_among(columns, forgotten)
+    return scores.masked_fill(excluded & (columns != labels[:, None]), -torch.inf).argmax(dim=1)
 
 
 def attack(model: nn.Module, images: Tensor, labels: Tensor, *, epsilon: float) -> Tensor:
-    """The images after one step of the fast gradient sign method: floats in [0, 1] that a byte image could hold.
+    """Return the images after one step of the fast gradient sign method: multiples of 1/255 in [0, 1].
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
@@ -102,7 +91,7 @@ def attack(model: nn.Module, images: Tensor, labels: Tensor, *, epsilon: float) 
     """
     with torch.enable_grad():
         pixels = images.detach().clone().requires_grad_(True)
-        # Summed, so that the gradient of each image does not depend on how many others there are.
+        # The sum keeps the gradient of each image independent of the number of images.
         loss = F.cross_entropy(scores_of(model(pixels)).float(), labels, reduction="sum")
         (gradient,) = torch.autograd.grad(loss, pixels)
     moved = (images + epsilon * gradient.sign()).clamp(0, 1)

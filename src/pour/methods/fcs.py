@@ -1,4 +1,4 @@
-"""FCS: forget by contrast, then fine-tune, round by round."""
+"""FCS: alternate contrastive passes on forget images with passes on retained images."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pour.errors import UsageError
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
-from pour.training.loop import BatchNormMode, as_epochs, classification_loss
+from pour.training.loop import BatchNormMode, classification_loss
+from pour.unlearning.contract import option
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
-from pour.unlearning.toolkit.batches import Later, Together
-from pour.unlearning.toolkit.kept_optimizer import optimizer_for
+from pour.unlearning.toolkit.batches import from_epoch, side_by_side
 from pour.unlearning.toolkit.teachers import divergence, unmasked
 
 if TYPE_CHECKING:
@@ -37,16 +36,16 @@ _LOWEST_CONTRAST_RATE = 1e-6
 class Fcs(IterativeMethod):
     """Flatten the forget images' predictions, then alternate a contrastive pass on them with a pass on retained ones.
 
-    First one pass over D_f with min KL(uniform || softmax(F)). Then ``epochs`` rounds, each of two passes:
-    min -mean log softmax_r(F R^T / tau) over pairs of a forget batch's scores F and a retained batch's scores R, which
-    are not trained, for as many steps as D_f has batches; and min CE over D_r. The contrastive term has no positive
-    pair: it is lowest when each forget image is equally similar to all retained ones.
+    The first pass over D_f minimises KL(uniform || softmax(F)). Then each of the ``epochs`` rounds has two passes. One
+    minimises -mean log softmax_r(F R^T / tau) over pairs of a forget batch's scores F and a retained batch's scores R,
+    which are not trained, with one step per batch of D_f. The other minimises CE over D_r. The contrastive term has no
+    positive pair: it is lowest when each forget image is equally similar to all retained images.
 
     Three SGD optimisers keep their own momentum: lr 5e-3 and 3e-4 without weight decay for the first two, the latter
     falling along a cosine over all its steps to 1e-6, and ``lr`` with ``weight_decay`` for the retained images (1e-3
-    for every 64 images of a batch: change it with ``batch_size``). tau 1.15, 8 rounds, batch 256, no augmentation and
-    the weight decay of 1e-2, twenty times that of training, are the winning entry's of the NeurIPS 2023 challenge,
-    tuned there for random subsets of faces; Deep Unlearn searches them anew. BatchNorm trains, and every round ends on
+    for every 64 images of a batch: change it with ``batch_size``). The defaults (tau 1.15, 8 rounds, batch 256, no
+    augmentation, weight decay 1e-2, twenty times the value in training) won the NeurIPS 2023 challenge. They were tuned
+    there for random subsets of faces, and Deep Unlearn searches them again. BatchNorm trains, and every round ends on
     retained images.
     """
 
@@ -54,80 +53,60 @@ class Fcs(IterativeMethod):
     paper: ClassVar[str] = "NeurIPS 2023 unlearning challenge; Deep Unlearn (Cadet et al., 2024)"
     needs: ClassVar[tuple[Need, ...]] = ("forget", "retain")
     cost: ClassVar[str] = "8 epochs on retained images and 9 on forget images"
+    whole_epochs: ClassVar[bool] = True
+    constant_rate: ClassVar[bool] = True
     rate_options: ClassVar[tuple[str, ...]] = ("lr", "flatten_lr", "contrast_lr")
 
-    flatten_lr: float = 5e-3
-    """Learning rate of the first pass, towards uniform predictions."""
-    contrast_lr: float = 3e-4
-    """Highest learning rate of the contrastive passes."""
-    temperature: float = 1.15
-    """tau of the contrastive passes."""
-    lr: float | None = 4e-3
-    """Learning rate of the passes over retained images."""
-    epochs: int | None = 8
-    """Rounds of a contrastive pass and a pass over the retained images."""
-    steps: int | None = None
-    """Not used: give epochs."""
-    batch_size: int = 256
-    """Images to a step, of either kind."""
+    flatten_lr: float = option(5e-3, "Learning rate of the first pass, towards uniform predictions.", above=0)
+    contrast_lr: float = option(3e-4, "Highest learning rate of the contrastive passes.", above=0)
+    temperature: float = option(1.15, "Temperature tau of the contrastive passes.", above=0)
+    lr: float | None = option(4e-3, "Learning rate of the passes over retained images.")
+    epochs: int | None = option(8, "Number of rounds: a contrastive pass and a pass over the retained images.")
+    steps: int | None = option(None, "Not used; set epochs.")
+    batch_size: int = option(256, "Number of images per step, of each kind.")
     weight_decay: float = 1e-2
-    """Pull of the weights to zero in the passes over retained images."""
     augment: bool = False
-    """Random crops and flips of the images."""
-    batch_norm: BatchNormMode = "train"
-    """BatchNorm's running statistics: train, each round ending on retained images, or frozen."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.epochs is None:
-            raise UsageError("fcs goes by whole rounds over the images; give epochs, not steps.")
-        if self.schedule != "constant":
-            raise UsageError("fcs trains pass by pass, and a schedule would begin anew with each; leave it constant.")
-        for name in ("flatten_lr", "contrast_lr", "temperature"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{name} must be above 0, but is {getattr(self, name)}.")
+    batch_norm: BatchNormMode = option(
+        "train", "Running statistics of BatchNorm: train (each round ends on retained images), or frozen."
+    )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Train ``model`` round by round."""
-        forget, retain = (
-            as_epochs(images.training(run, batch_size=self.batch_size, augment=self.augment, salt=salt), run)
-            for salt, images in enumerate((request.forget, request.retain))
-        )
-        pairs = Together(forget, retain, length=min(len(forget), len(retain)))
-
-        shown = unmasked(model, run)
+        forget, retain = self.loaders(run, request.forget, request.retain)
+        pairs = side_by_side(forget, retain, length=min(len(forget), len(retain)))
+        without_masked = unmasked(model, run)
 
         def flatten(student: nn.Module, images: Tensor, _: Tensor) -> Tensor:
-            scores = shown(scores_of(student(to_unit(images))))
+            scores = without_masked(scores_of(student(to_unit(images))))
             return divergence(torch.zeros_like(scores), scores)
 
-        def contrastive(student: nn.Module, gone: Tensor, _: Tensor, kept: Tensor, __: Tensor) -> Tensor:
-            others = shown(scores_of(student(to_unit(kept)))).detach()
-            return contrast(shown(scores_of(student(to_unit(gone)))), others, temperature=self.temperature)
+        def contrastive(
+            student: nn.Module, forget_images: Tensor, _: Tensor, retain_images: Tensor, __: Tensor
+        ) -> Tensor:
+            others = without_masked(scores_of(student(to_unit(retain_images)))).detach()
+            scores = without_masked(scores_of(student(to_unit(forget_images))))
+            return contrast(scores, others, temperature=self.temperature)
 
         rounds = self.epochs or 0
-        against = optimizer_for(model, self.recipe(weight_decay=0.0), run)
-        towards = optimizer_for(model, self.recipe(), run)
+        against = self.optimizer_for(model, run, weight_decay=0.0)
+        towards = self.optimizer_for(model, run)
         self.train(model, forget, flatten, run, epochs=1, lr=self.flatten_lr, weight_decay=0.0)
         for number in range(rounds):
-            start, steps = number * len(pairs), rounds * len(pairs)
-            self.train(
-                model,
-                Later(pairs, number + 1),
-                contrastive,
-                run,
-                rate=lambda step, start=start, steps=steps: cosine(self.contrast_lr, (start + step) / steps),  # type: ignore[misc]
-                optimizer=against,
-                epochs=1,
-            )
-            self.train(model, Later(retain, rounds + 1 + number), classification_loss, run, optimizer=towards, epochs=1)
+
+            def rate(step: int, start: int = number * len(pairs)) -> float:
+                return cosine(self.contrast_lr, (start + step) / (rounds * len(pairs)))
+
+            later = from_epoch(pairs, number + 1)
+            self.train(model, later, contrastive, run, rate=rate, optimizer=against, epochs=1)
+            later = from_epoch(retain, rounds + 1 + number)
+            self.train(model, later, classification_loss, run, optimizer=towards, epochs=1)
         return model
 
 
 def contrast(forget: Tensor, retain: Tensor, *, temperature: float) -> Tensor:
-    """-mean of log softmax over the retained images of F R^T / tau, for scores F (m, C) and R (n, C).
+    """Return -mean of log softmax over the retained images of F R^T / tau, for scores F (m, C) and R (n, C).
 
-    Its lowest value is log n, reached when every forget image is equally similar to all retained ones.
+    Its lowest value is log n, reached if every forget image is equally similar to all retained images.
 
     Example:
         >>> scores = torch.tensor([[1.0, 2.0], [0.5, 0.0]])
@@ -142,6 +121,6 @@ def contrast(forget: Tensor, retain: Tensor, *, temperature: float) -> Tensor:
 
 
 def cosine(peak: float, progress: float) -> float:
-    """The contrastive passes' learning rate after a share ``progress`` of all their steps."""
+    """Return the learning rate of the contrastive passes after a share ``progress`` of all their steps."""
     lowest = min(_LOWEST_CONTRAST_RATE, peak)
     return lowest + (peak - lowest) * 0.5 * (1 + math.cos(math.pi * progress))

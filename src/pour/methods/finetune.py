@@ -1,4 +1,4 @@
-"""Fine-tuning on the retained images, and waiting for the class to fade."""
+"""Fine-tuning on the retained images, until the class fades."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pour.training.loop import BatchNormMode, classification_loss
+from pour.unlearning.contract import option
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
@@ -22,12 +23,12 @@ __all__ = ["Finetune"]
 @register
 @dataclass(kw_only=True)
 class Finetune(IterativeMethod):
-    """Go on training on the retained images; the class fades because no image asks for it.
+    """Continue training on the retained images; the class fades because it is never a target.
 
     min CE(W theta(x), y) over D_r, all layers. Only the softmax's pressure on the missing class's score makes the
-    network forget, so a small learning rate does next to nothing: 1e-4, which some comparisons use, is too slow. The
-    defaults are those of Unlearn-Sparse (lr 0.01, 10 epochs, batch 256, weight decay 5e-4). BatchNorm trains, which
-    moves its statistics to the retained images, where they belong.
+    network forget, so a small learning rate has hardly any effect: 1e-4, which some comparisons use, is too slow. The
+    defaults are from Unlearn-Sparse (lr 0.01, 10 epochs, batch 256, weight decay 5e-4). BatchNorm trains, so its
+    statistics follow the retained images.
     """
 
     name: ClassVar[str] = "finetune"
@@ -36,18 +37,14 @@ class Finetune(IterativeMethod):
     cost: ClassVar[str] = "10 epochs on retained images"
 
     lr: float | None = 0.01
-    """The highest learning rate."""
-    epochs: int | None = 10
-    """Passes over the retained images; give these or steps."""
+    epochs: int | None = option(10, "Number of passes over the retained images; set these or steps.")
     batch_size: int = 256
-    """Images to a step."""
     weight_decay: float = 5e-4
-    """Pull of the weights to zero."""
-    batch_norm: BatchNormMode = "train"
-    """BatchNorm's running statistics: train to let them follow the retained images, or frozen."""
+    batch_norm: BatchNormMode = option(
+        "train", "Running statistics of BatchNorm: train to let them follow the retained images, or frozen."
+    )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Train ``model`` on the retained images."""
-        batches = request.retain.training(run, batch_size=self.batch_size, augment=self.augment)
-        self.train(model, batches, classification_loss, run)
+        self.train(model, self.loaders(run, request.retain)[0], classification_loss, run)
         return model

@@ -1,18 +1,19 @@
-"""Gradient ascent: climb the loss of the forget images, and know when to stop."""
+"""Gradient ascent: increase the loss of the forget images until they are forgotten."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch.nn.functional as F
 
-from pour.errors import UsageError
 from pour.models.output import scores_of
 from pour.models.tap import to_unit
-from pour.training.loop import as_epochs
+from pour.unlearning.contract import option
 from pour.unlearning.forget_only import ForgetOnlyMethod, forget_accuracy
 from pour.unlearning.registry import register
+from pour.unlearning.toolkit.batches import EpochsFrom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["GradientAscent"]
 
-# At most so many images are in a look that may still say no.
+# Largest sample for a check. Only if the sample is forgotten are all forget images checked.
 _QUICK_LOOK = 500
-# What a shorter climb leaves of the class.
+# Stop accuracy of the shorter run in tuning.
 _EARLY_STOP = 0.1
 
 
@@ -36,11 +37,11 @@ _EARLY_STOP = 0.1
 class GradientAscent(ForgetOnlyMethod):
     """Maximise the cross-entropy of the forget images until few of them are recognised.
 
-    The loss is -CE(l(x), y), which has no lower end: what comes out is decided by rate times steps (defaults of
-    DELETE's code), and between a class that is still known and a network that is destroyed often lie a few dozen steps.
-    So the ascent ends once the accuracy on un-augmented forget images, looked at every ``look_every`` steps and
-    logged, is at most ``stop_accuracy``; ``loss_cap`` and ``clip`` bound the climb itself. The published form is
-    ``stop_accuracy=None`` with neither.
+    The loss is -CE(l(x), y), which has no minimum: rate times steps decides the result (defaults of DELETE's code).
+    A few dozen steps often separate a network that recognises the class from a destroyed network. So the ascent ends
+    when the accuracy on un-augmented forget images, checked every ``look_every`` steps and logged, is at most
+    ``stop_accuracy``. ``loss_cap`` and ``clip`` limit the ascent. The published form has ``stop_accuracy=None`` and no
+    limits.
     """
 
     name: ClassVar[str] = "gradient-ascent"
@@ -48,40 +49,31 @@ class GradientAscent(ForgetOnlyMethod):
     cost: ClassVar[str] = "at most 20 epochs of forget images"
     pixelwise: ClassVar[bool] = True
 
-    stop_accuracy: float | None = 0.002
-    """Stop at the first look at which at most this share of forget images is recognised; None never stops."""
-    look_every: int = 5
-    """Steps from one look to the next; a look is at up to 500 images, and at all once those are forgotten."""
-    loss_cap: float | None = None
-    """An image whose cross-entropy is above this no longer pulls; None has no bound."""
-    clip: float | None = None
-    """The largest norm of the gradient; None has no bound."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.stop_accuracy is not None and not 0 <= self.stop_accuracy < 1:
-            raise UsageError(f"stop_accuracy is a share, 0 or more and below 1, but is {self.stop_accuracy}.")
-        if self.look_every < 1:
-            raise UsageError(f"look_every must be at least 1, but is {self.look_every}.")
-        if self.loss_cap is not None and not self.loss_cap > 0:
-            raise UsageError(f"loss_cap must be above 0, but is {self.loss_cap}.")
-        if self.clip is not None and not self.clip > 0:
-            raise UsageError(f"clip must be above 0, but is {self.clip}.")
+    stop_accuracy: float | None = option(
+        0.002, "Stop at the first check that finds at most this share of forget images recognised.", least=0, below=1
+    )
+    look_every: int = option(
+        5, "Number of steps between two checks, on up to 500 images and, if these are forgotten, on all.", least=1
+    )
+    loss_cap: float | None = option(
+        None, "Cross-entropy above which an image has no gradient; by default there is no limit.", above=0
+    )
+    clip: float | None = option(None, "Largest norm of the gradient; by default there is no limit.", above=0)
 
     def lengths(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """It is the stop rule that ends a climb, so tuning tries that: at a tenth of the images, and at this one's."""
+        """Return two stop accuracies for tuning, because the stop rule ends a run: a tenth, and the accuracy set."""
         if self.stop_accuracy is None or self.stop_accuracy >= _EARLY_STOP:
             return super().lengths()
         return {"stop_accuracy": _EARLY_STOP}, {"stop_accuracy": self.stop_accuracy}
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Climb."""
-        # No more images than were trained on since the last look, so that looking stays the smaller part of the work.
-        few = tuple(request.forget.sample(min(_QUICK_LOOK, self.look_every * self.batch_size), run))
+        """Train ``model`` until the class is forgotten."""
+        # A check uses at most the number of images trained on since the last check, so training takes most of the time.
+        sample = tuple(request.forget.sample(min(_QUICK_LOOK, self.look_every * self.batch_size), run))
         trajectory: dict[int, float] = {}
 
-        def forgotten(step: int) -> bool:
-            accuracy = forget_accuracy(model, request, run, batches=few)
+        def is_forgotten(step: int) -> bool:
+            accuracy = forget_accuracy(model, request, run, batches=sample)
             if self.stop_accuracy is not None and accuracy <= self.stop_accuracy:
                 accuracy = forget_accuracy(model, request, run)
             trajectory[step] = accuracy
@@ -91,36 +83,35 @@ class GradientAscent(ForgetOnlyMethod):
             losses = F.cross_entropy(scores_of(student(to_unit(images))).float(), labels, reduction="none")
             # Beyond the cap the gradient of the minimum is zero.
             losses = losses if self.loss_cap is None else losses.clamp(max=self.loss_cap)
-            # The mean over what has a label: pixels that count for nothing have a loss of 0.
+            # The mean is over images or pixels with a label: void pixels have a loss of 0.
             return -losses.sum() / (labels >= 0).sum().clamp(min=1)
 
-        batches = as_epochs(request.forget.training(run, batch_size=self.batch_size, augment=self.augment), run)
-        batches, loss = self.anchored(model, request, run, batches, objective)
-        log = self.train(model, _Until(batches, forgotten, self.look_every), loss, run, clip=self.clip)
+        batches = _until(is_forgotten, *self.loaders(run, request.forget), every=self.look_every)
+        log = self.train_on_forget(model, objective, request, run, batches=batches, clip=self.clip)
         trajectory[len(log.losses)] = forget_accuracy(model, request, run)
         for step, accuracy in trajectory.items():
             run.log(step, forget_accuracy=accuracy)
         return model
 
 
-class _Until:
-    """Epochs that have no more batches once ``done`` says so; it is asked with the steps so far, every so many."""
+def _until(condition: Callable[[int], bool], batches: Epochs, *, every: int) -> EpochsFrom:
+    """Return epochs that contain no more batches once ``condition`` holds.
 
-    def __init__(self, batches: Epochs, done: Callable[[int], bool], every: int) -> None:
-        self._batches = batches
-        self._done = done
-        self._every = every
-        self._steps = 0
-        self._ended = False
+    Args:
+        condition: Function of the number of steps so far.
+        batches: Loader.
+        every: Number of steps between two calls of the condition.
+    """
+    steps = itertools.count()
+    ended = False
 
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
-        """The batches of epoch ``number``, none from the end on."""
-        for batch in () if self._ended else self._batches.epoch(number):
-            if self._steps % self._every == 0 and self._done(self._steps):
-                self._ended = True
+    def epoch(number: int) -> Iterator[tuple[Tensor, ...]]:
+        nonlocal ended
+        for batch in () if ended else batches.epoch(number):
+            step = next(steps)
+            if step % every == 0 and condition(step):
+                ended = True
                 return
-            self._steps += 1
             yield batch
+
+    return EpochsFrom(len(batches), epoch)

@@ -1,4 +1,4 @@
-"""Fine-tuning towards sparse weights."""
+"""L1-sparse: fine-tuning towards sparse weights."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from torch import Tensor
 from pour.errors import UsageError
 from pour.models.head import find_head
 from pour.models.projecting.projected_head import is_masked
-from pour.training.loop import BatchNormMode, as_epochs, classification_loss
+from pour.training.loop import BatchNormMode, classification_loss
+from pour.unlearning.contract import option
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
-from pour.unlearning.toolkit.batches import Stamped
+from pour.unlearning.toolkit.batches import with_step_value
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,12 +30,12 @@ __all__ = ["L1Sparse"]
 @register
 @dataclass(kw_only=True)
 class L1Sparse(IterativeMethod):
-    """Fine-tune on the retained images with an l1 penalty on the weights that fades to nothing.
+    """Fine-tune on the retained images with an l1 penalty on the weights that fades to zero.
 
-    min CE over D_r + alpha_t |params|_1 with alpha_t = alpha max(0, 1 - t / (T - T_0)): t counts steps, T is their
-    number and the last T_0 (``plain_epochs``) are plain fine-tuning. lr 0.01 and 10 epochs come from the authors'
-    code, where alpha's printed default of 0.2 belongs to another method and would wipe the network out; values that
-    work are 1e-4 to 1e-3. The penalty adds to the logged loss. BatchNorm trains on the retained images.
+    min CE over D_r + alpha_t |params|_1 with alpha_t = alpha max(0, 1 - t / (T - T_0)): t is the step, T the number of
+    steps, and the last T_0 steps (``plain_epochs``) are plain fine-tuning. lr 0.01 and 10 epochs are from the authors'
+    code. Its printed default of alpha, 0.2, belongs to another method and would destroy the network; values from 1e-4
+    to 1e-3 work. The logged loss includes the penalty. BatchNorm trains on the retained images.
     """
 
     name: ClassVar[str] = "l1-sparse"
@@ -42,27 +43,18 @@ class L1Sparse(IterativeMethod):
     needs: ClassVar[tuple[Need, ...]] = ("retain",)
     cost: ClassVar[str] = "10 epochs on retained images"
 
-    alpha: float = 5e-4
-    """Weight of the penalty at the first step."""
-    plain_epochs: int = 0
-    """Passes at the end without penalty."""
+    alpha: float = option(5e-4, "Weight of the penalty at the first step.", least=0)
+    plain_epochs: int = option(0, "Number of passes at the end without penalty.", least=0)
     lr: float | None = 0.01
-    """The highest learning rate."""
-    epochs: int | None = 10
-    """Passes over the retained images; give these or steps."""
+    epochs: int | None = option(10, "Number of passes over the retained images; set these or steps.")
     batch_size: int = 256
-    """Images to a step."""
     weight_decay: float = 5e-4
-    """Pull of the weights to zero."""
-    batch_norm: BatchNormMode = "train"
-    """BatchNorm's running statistics: train to let them follow the retained images, or frozen."""
+    batch_norm: BatchNormMode = option(
+        "train", "Running statistics of BatchNorm: train to let them follow the retained images, or frozen."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.alpha < 0 or self.plain_epochs < 0:
-            raise UsageError(
-                f"alpha and plain_epochs must not be negative, but are {self.alpha} and {self.plain_epochs}."
-            )
         if self.epochs is not None and self.plain_epochs >= self.epochs:
             raise UsageError(
                 f"plain_epochs must leave some of the {self.epochs} epochs to the penalty, but is {self.plain_epochs}."
@@ -70,22 +62,22 @@ class L1Sparse(IterativeMethod):
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Train ``model`` on the retained images."""
-        retained = as_epochs(request.retain.training(run, batch_size=self.batch_size, augment=self.augment), run)
-        total = self.recipe().total_steps(len(retained))
+        (retained,) = self.loaders(run, request.retain)
+        total = self.as_recipe().total_steps(len(retained))
         penalised = max(1, total - self.plain_epochs * len(retained))
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         bias = find_head(model).layer.bias
         masked = is_masked(bias.detach()).to(run.torch_device) if isinstance(bias, Tensor) else None
 
         def size_of(parameter: Tensor) -> Tensor:
-            # The bias of a masked class is a mark, beside whose size all other weights are nothing.
-            held = parameter if masked is None or parameter is not bias else parameter.masked_fill(masked, 0)
-            return held.abs().sum()
+            # The bias of a masked class is a large mark, next to which all other weights are lost in rounding.
+            counted = parameter if masked is None or parameter is not bias else parameter.masked_fill(masked, 0)
+            return counted.abs().sum()
 
         def objective(student: nn.Module, images: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
             size = torch.stack([size_of(parameter) for parameter in trained]).sum()
             return classification_loss(student, images, labels) + weight * size
 
-        batches = Stamped(retained, lambda step: self.alpha * max(0.0, 1 - step / penalised))
+        batches = with_step_value(retained, lambda step: self.alpha * max(0.0, 1 - step / penalised))
         self.train(model, batches, objective, run)
         return model

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from pour.unlearning.contract import option
 from pour.unlearning.registry import register
-from pour.unlearning.toolkit.erasure import Erasure
+from pour.unlearning.toolkit.projecting import Erasure
 
 if TYPE_CHECKING:
     from pour.geometry.eraser import Eraser
@@ -21,15 +22,16 @@ class Leace(Erasure):
     """Erase all linear trace of the classes from the features with the smallest change; closed form.
 
     E(x) = x - S^{1/2} Pi S^{-1/2} (x - mean), S = Cov(x), Pi the projector on the columns of S^{-1/2} Cov(x, y), y the
-    indicators of the forgotten classes. Rank 1 for one class: every linear classifier of it is then constant on the
-    fitted data. Shrinkage, the smallest signal (0.01) and the bound on total variance as published. The encoder stays.
+    indicators of the forgotten classes. For one class Pi has rank 1, and every linear classifier of the class is
+    constant on the fitted data. Shrinkage, the smallest signal (0.01) and the bound on total variance are as published.
+    The encoder does not change.
     """
 
     name: ClassVar[str] = "leace"
     paper: ClassVar[str] = "LEACE (Belrose et al., NeurIPS 2023)"
 
-    shrinkage: bool = True
-    """Shrink the covariance towards a multiple of the identity, which is steadier where images are few."""
+    shrinkage: bool = option(True, "Shrink the covariance towards a multiple of the identity, better for few images.")
 
-    def _eraser(self, fitter: LeaceFitter) -> Eraser:
+    def eraser(self, fitter: LeaceFitter) -> Eraser:
+        """Return the eraser of the smallest change."""
         return fitter.eraser(shrinkage=self.shrinkage)

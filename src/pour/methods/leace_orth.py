@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pour.unlearning.registry import register
-from pour.unlearning.toolkit.erasure import Erasure
+from pour.unlearning.toolkit.projecting import Erasure
 
 if TYPE_CHECKING:
     from pour.geometry.eraser import Eraser
@@ -21,11 +21,13 @@ class LeaceOrth(Erasure):
     """LEACE by an orthogonal projection: remove the difference between the class's mean and the others'; closed form.
 
     E(x) = x - V V^T (x - mean), V an orthonormal basis of Cov(x, y), which for one class is along mu_u - mu_rest. On a
-    collapsed model that is the head's row, and POUR-P, LEACE and this agree; their gap measures the distance to it.
+    collapsed model this is the head's row, so POUR-P, LEACE and this method agree. Their gap measures how far a model
+    is from collapse.
     """
 
     name: ClassVar[str] = "leace-orth"
     paper: ClassVar[str] = "LEACE (Belrose et al., NeurIPS 2023), orthogonal form"
 
-    def _eraser(self, fitter: LeaceFitter) -> Eraser:
+    def eraser(self, fitter: LeaceFitter) -> Eraser:
+        """Return the orthogonal eraser."""
         return fitter.eraser(orthogonal=True)

@@ -1,4 +1,4 @@
-"""Masked head: the control that only takes the class off the menu."""
+"""Masked head: the control that only excludes the class from the answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MaskedHead(Method):
     """Control: delete the forgotten classes' rows from the head and nothing else; features stay as they are.
 
     The row w_u becomes 0 and its bias a large negative number, so that the class is never predicted. On an exact
-    simplex its accuracies equal POUR-P's, which is why it must stand beside it.
+    simplex its accuracies equal the accuracies of POUR-P, so report it next to POUR-P.
     """
 
     name: ClassVar[str] = "masked-head"

@@ -14,15 +14,16 @@ from pour.models.projecting.project import check_logit, earlier_logit, project
 from pour.models.projecting.projected_head import ForgottenLogit
 from pour.training.loop import fit
 from pour.training.schedule import Schedule
+from pour.unlearning.contract import option
 from pour.unlearning.forget_only import forget_accuracy, requested_classes
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
-from pour.unlearning.toolkit.acceptance import MOST_ANCHOR_ERROR, MOST_ENCODER_SHARE, copy_state, move_back
-from pour.unlearning.toolkit.anchors import Anchor, AnchoredSteps, AnchorKind, anchor_kind, first_images
-from pour.unlearning.toolkit.feature_matching import Matching
+from pour.unlearning.toolkit.anchors import Anchor, AnchorKind, anchor_kind, anchored_steps, first_batches
+from pour.unlearning.toolkit.distillation import MOST_LEFT
+from pour.unlearning.toolkit.feature_matching import MOST_ANCHOR_ERROR, Matching, copy_state, move_back
 from pour.unlearning.toolkit.find_rate import find_rate
-from pour.unlearning.toolkit.measured_direction import CANDIDATES, MOST_LEFT, choose_by_measurement
+from pour.unlearning.toolkit.measured_direction import CANDIDATES, Answers, choose_by_measurement
 from pour.unlearning.toolkit.teachers import frozen_head, without_dropout
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from pour.training.run import Run
     from pour.unlearning.request import Granted
+    from pour.unlearning.toolkit.batches import EpochsFrom
 
 __all__ = ["PourA"]
 
@@ -44,6 +46,8 @@ _WEIGHT_FACTOR = 10
 # Number of forget images, and of anchors, on which directions and encoders are measured; scenes fill more memory.
 _MEASURED = 1000
 _MEASURED_SCENES = 32
+# Share of the forget images that the encoder may still show before a warning reports it.
+_MOST_ENCODER_SHARE = 0.03
 
 
 @register
@@ -52,10 +56,10 @@ class PourA(IterativeMethod):
     """Put the projector P in front of the head, and train the encoder until its features are projected already.
 
     On forget images x the loss is |theta_s(x) - P theta(x)|^2 + m |Q (theta_s(x) - P theta(x))|^2, with theta the
-    original encoder, theta_s the trained one and Q an orthonormal basis of what P reads. On anchors x', transformed
-    copies of the forget images, it is w |P theta_s(x') - P theta(x')|^2. The factor m is the variance of the anchors'
-    features over the mean of |theta(x) - P theta(x)|^2, so that both sides start alike. P is the first of the
-    directions weights, decisions and scores that leaves at most 0.2 % of the forget images with their class and
+    original encoder, theta_s the trained encoder and Q an orthonormal basis of the directions that P reads. On anchors
+    x', transformed copies of the forget images, it is w |P theta_s(x') - P theta(x')|^2. The factor m is the variance
+    of the anchors' features over the mean of |theta(x) - P theta(x)|^2, so that both sides start alike. P is the first
+    of the directions weights, decisions and scores that leaves at most 0.2 % of the forget images with their class and
     changes no decision between retained classes on the anchors. The learning rate comes from short trials.
     """
 
@@ -67,42 +71,35 @@ class PourA(IterativeMethod):
     pixelwise: ClassVar[bool] = True
     regroups: ClassVar[bool] = True
 
-    lr: float | None = None
-    """Highest learning rate; None takes the best of 3e-3 to 3e-6 by trials of 20 steps each."""
-    steps: int | None = 800
-    """Number of optimisation steps; a third as many follow if the encoder still shows the class. With fewer than 400
-    the retained classes can suffer, because the first steps disturb what the later ones restore."""
-    batch_size: int = 24
-    """Number of forget images per step, whatever the batches of the user's own loader."""
+    lr: float | None = option(
+        None, "Highest learning rate; by default the best of 3e-3 to 3e-6 in trials of 20 steps each."
+    )
+    steps: int | None = option(
+        800,
+        "Number of optimisation steps; a third as many follow if the encoder still shows the class. With fewer than "
+        "400 the retained classes can suffer, because the first steps disturb what the later ones restore.",
+    )
+    batch_size: int = option(24, "Number of forget images per step, whatever the batches of the user's loader.")
     optimizer: Literal["sgd", "adamw"] = "adamw"
-    """Optimiser: SGD with momentum, or AdamW."""
     schedule: Schedule = "one-cycle"
-    """Course of the learning rate: one-cycle, cosine, step or constant."""
-    augment: bool = False
-    """Crop and mirror the forget images at random."""
-    direction: Literal["auto", "weights", "centered-weights", "scores", "decisions"] = "auto"
-    """Direction that P removes; auto chooses it by measurement."""
-    anchor: Anchor = "auto"
-    """Anchors: views (transformed copies), retained (retained images), or auto: retained images if there are any."""
-    anchors_per_image: int = 2
-    """Number of anchors per forget image of a step."""
-    anchor_weight: float = 10.0
-    """Weight w of the loss on the anchors; a tenth of it in a second round if they moved little in the first."""
-    forgotten_logit: ForgottenLogit | None = None
-    """Score of a forgotten class: keep (W P z + b), mask or zero; None keeps it, or does as an earlier request."""
+    augment: bool = option(False, "Crop and mirror the forget images at random.")
+    direction: Literal["auto", "weights", "centered-weights", "scores", "decisions"] = option(
+        "auto", "Direction that P removes; auto chooses it by measurement."
+    )
+    anchor: Anchor = option(
+        "auto", "Anchors: views (transformed copies), retained (images), or auto: retained images if there are any."
+    )
+    anchors_per_image: int = option(2, "Number of anchors per forget image of a step.", least=1)
+    anchor_weight: float = option(
+        10.0, "Weight w of the loss on the anchors; a tenth in a second round if they changed little.", above=0
+    )
+    forgotten_logit: ForgottenLogit | None = option(
+        None,
+        "Score of a forgotten class: keep (W P z + b), mask or zero; by default as in an earlier request, or keep.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.direction not in ("auto", "weights", "centered-weights", "scores", "decisions"):
-            raise UsageError(
-                f"direction is {self.direction!r}; choose auto, weights, centered-weights, scores or decisions."
-            )
-        if self.anchor not in ("auto", "views", "retained"):
-            raise UsageError(f"anchor is {self.anchor!r}; choose auto, views or retained.")
-        if self.anchors_per_image < 1:
-            raise UsageError(f"anchors_per_image must be at least 1, but is {self.anchors_per_image}.")
-        if self.anchor_weight <= 0:
-            raise UsageError(f"anchor_weight must be above 0, but is {self.anchor_weight}.")
         if self.epochs is not None:
             raise UsageError(f"{self.name} counts steps, because its copies have no epochs; give steps= instead.")
 
@@ -114,33 +111,45 @@ class PourA(IterativeMethod):
         check_logit(head.module, logit)
         kind = anchor_kind(self.anchor, request, run)
         model.to(run.torch_device).eval()
+        anchors_per_step = self.batch_size * self.anchors_per_image
         steps = functools.partial(
-            AnchoredSteps,
+            anchored_steps,
             request,
             kind=kind,
             batch_size=self.batch_size,
-            anchors=self.batch_size * self.anchors_per_image,
+            anchors=anchors_per_step,
             augment=self.augment,
         )
         limit = _MEASURED_SCENES if request.pixelwise else _MEASURED
-        forget = first_images(request.forget.sample(limit, run), limit, run)
-        batches = max(1, limit // (self.batch_size * self.anchors_per_image))
-        anchors = [] if kind == "none" else steps(run=run, steps=batches, salt=_MOST_ROUNDS).anchors()
+        forget = first_batches(request.forget.sample(limit, run), limit, run)
+        anchors: list[Tensor] = []
+        if kind != "none":
+            # Epoch 1 is an epoch that no training uses.
+            measured = steps(run=run, steps=max(1, limit // anchors_per_step), salt=_MOST_ROUNDS).epoch(1)
+            anchors = [batch for _, _, batch in measured]
         candidates = CANDIDATES if self.direction == "auto" else (self.direction,)
-        choice = choose_by_measurement(model, classes, forget, anchors, candidates=candidates)
+        answers = Answers(model, classes, forget, anchors)
+        choice = choose_by_measurement(model, classes, answers, candidates=candidates)
         share = forget_accuracy(model, request, run)
         run.choose(direction=choice.direction, anchor=kind, forgotten_logit=logit)
         run.log(0, forget_accuracy=share, projection_leaves=choice.left, decisions_changed=choice.changed)
         if problem := _untrainable(model, kind):
-            warnings.warn(f"{problem} The encoder is unchanged and still knows the class.", stacklevel=3)
+            warnings.warn(f"{problem} The encoder is unchanged and still shows the class.", stacklevel=3)
             run.log(0, encoder_share=share)
         else:
-            matching = Matching(model, choice, classes, request, run, forget, anchors, weight=self.anchor_weight)
+            matching = Matching(model, choice, answers, classes, run, forget, anchors, weight=self.anchor_weight)
             with frozen_head(model), without_dropout(model), matching.tapped():
                 share, part = _Encoder(self, model, matching, request, run, steps).train(share)
             _warn_of_encoder(share, part, kind)
         released = project(model, choice.removal, classes=classes, forgotten_logit=logit, replace=True)
-        run.log(run.steps, released_accuracy=_check_released(released, request, run))
+        accuracy = forget_accuracy(released, request, run)
+        run.log(run.steps, released_accuracy=accuracy)
+        if accuracy > MOST_LEFT:
+            warnings.warn(
+                f"pour-a's result still classifies {accuracy:.1%} of the forget images as before (at most "
+                f'{MOST_LEFT:.1%} is accepted); take direction="auto" or "scores".',
+                stacklevel=3,
+            )
         return released
 
 
@@ -157,30 +166,18 @@ def _untrainable(model: nn.Module, kind: AnchorKind) -> str | None:
     return "No parameter of the encoder may be trained; set requires_grad on the encoder's parameters."
 
 
-def _check_released(model: nn.Module, request: Granted, run: Run) -> float:
-    """Return the accuracy of the released model on the forget images, and warn if the class is still answered."""
-    accuracy = forget_accuracy(model, request, run)
-    if accuracy > MOST_LEFT:
-        warnings.warn(
-            f"pour-a's result still classifies {accuracy:.1%} of the forget images as before (at most {MOST_LEFT:.1%} "
-            'is accepted); take direction="auto" or "scores".',
-            stacklevel=4,
-        )
-    return accuracy
-
-
 @dataclass(frozen=True)
 class _Round:
-    """An accepted encoder."""
+    """An accepted encoder, or the original without measurements."""
 
     share: float
-    """Share of the forget images that it gives away."""
+    """Share of the forget images that the encoder still shows as their class."""
     state: dict[str, Tensor]
-    part: float
+    part: float = 0.0
     """Part of the way from the original that was kept."""
-    error: float
+    error: float = 0.0
     """Error on the anchors."""
-    changed: float
+    changed: float = 0.0
     """Share of the anchors whose decision changed."""
 
 
@@ -193,16 +190,16 @@ class _Encoder:
     matching: Matching
     request: Granted
     run: Run
-    steps: Callable[..., AnchoredSteps]
-    """Makes the batches of a run, a number of steps and a salt."""
+    steps: Callable[..., EpochsFrom]
+    """Function that returns the batches of a run, a number of steps and a salt."""
 
     def train(self, share: float) -> tuple[float, float]:
-        """Train; return the share of the forget images that the encoder gives away, and the part of the way kept.
+        """Train; return the share of the forget images that the encoder still shows, and the part of the way kept.
 
         The best round is kept. ``share`` is the share before training.
         """
         original = copy_state(self.model)
-        best = _Round(share, original, 0.0, 0.0, 0.0)
+        best = _Round(share, original)
         lr = self.method.lr or self._find_rate(original)
         self.run.choose(lr=lr)
         for number in range(_MOST_ROUNDS):
@@ -210,46 +207,41 @@ class _Encoder:
                 break
             done = self._round(original, lr, number)
             self.run.log(self.run.steps, round_share=done.share, round_part=done.part, round_rate=lr)
-            best = min(best, done, key=lambda one: (one.share, -one.part))
+            best = min(best, done, key=lambda result: (result.share, -result.part))
             if best.share <= MOST_LEFT:
                 break
             self.model.load_state_dict(best.state)
             if done.part < 1:
                 lr /= _FACTOR
             elif done.error < MOST_ANCHOR_ERROR / _FACTOR:
-                # The anchors hold the encoder more tightly than they have to.
+                # The anchors hold the encoder more tightly than necessary.
                 self.matching.weight /= _WEIGHT_FACTOR
         self.model.load_state_dict(best.state)
-        self.run.log(
-            self.run.steps,
-            encoder_share=best.share,
-            part_kept=best.part,
-            anchor_error=best.error,
-            anchors_changed=best.changed,
-        )
+        measured = {"anchor_error": best.error, "anchors_changed": best.changed}
+        self.run.log(self.run.steps, encoder_share=best.share, part_kept=best.part, **measured)
         return best.share, best.part
 
     def _round(self, original: dict[str, Tensor], lr: float, number: int) -> _Round:
-        """Take all steps, and go back until the result is accepted."""
-        # A rate that was asked for and destroys the network is an error; a rate from the trials is mended.
-        asked_for = self.method.lr is not None and number == 0
+        """Take all steps, and move back until the result is accepted."""
+        # A rate that the user set and that destroys the network is an error; a rate from the trials is lowered.
+        is_set_by_user = self.method.lr is not None and number == 0
         try:
-            # A second round is a third as long, so that a run never takes more than a third as long again.
+            # A second round is a third as long, so that a run never takes more than a third longer.
             steps = -(-(self.method.steps or 1) // _FACTOR**number)
             batches = self.steps(run=self.run, steps=steps, salt=number)
             self.method.train(self.model, batches, self.matching.loss, self.run, lr=lr, steps=steps)
-            if asked_for:
+            if is_set_by_user:
                 forget_accuracy(self.model, self.request, self.run)
         except DivergenceError:
-            if asked_for:
+            if is_set_by_user:
                 raise
-            return _Round(1.0, original, 0.0, 0.0, 0.0)
+            return _Round(1.0, original)
         self.model.eval()
         most_left = max(MOST_LEFT, self.matching.choice.left)
         part, measured = move_back(self.model, original, self.matching.measure, most_left=most_left)
         share = forget_accuracy(self.model, self.request, self.run)
-        error, changed = (0.0, 0.0) if measured is None else (measured.anchor_error, measured.changed)
-        return _Round(share, copy_state(self.model), part, error, changed)
+        state = copy_state(self.model)
+        return _Round(share, state, part, *((measured.anchor_error, measured.changed) if measured else ()))
 
     def _find_rate(self, original: dict[str, Tensor]) -> float | None:
         """Return the rate whose trial ends with the lowest loss on images that are the same for all trials."""
@@ -259,7 +251,7 @@ class _Encoder:
 
         def trial(rate: float) -> float:
             batches = self.steps(run=run, steps=_TRIAL_STEPS, salt=_MOST_ROUNDS + 1)
-            recipe = self.method.recipe(lr=rate, steps=_TRIAL_STEPS)
+            recipe = self.method.as_recipe(lr=rate, steps=_TRIAL_STEPS)
             mode = self.method.batch_norm
             try:
                 fit(self.model, batches, recipe, run, objective=self.matching.loss, batch_norm=mode, graph=False)
@@ -273,14 +265,14 @@ class _Encoder:
 
 
 def _warn_of_encoder(share: float, part: float, kind: AnchorKind) -> None:
-    if share <= MOST_ENCODER_SHARE:
+    if share <= _MOST_ENCODER_SHARE:
         return
     cause = "" if part else " No trained encoder was accepted, so it is unchanged."
     remedies = ["take more steps"] if part else []
     remedies += [] if kind == "retained" else ["pass retain= in the request"]
     remedy = " or ".join(remedies) or "set a lower lr"
     warnings.warn(
-        f"pour-a's projector removes the class, but the encoder still knows it: without the projector {share:.1%} of "
-        f"the forget images keep their class (at most {MOST_ENCODER_SHARE:.0%} is accepted).{cause} Remedy: {remedy}.",
+        f"pour-a's projector removes the class, but the encoder still shows it: without the projector {share:.1%} of "
+        f"the forget images keep their class (at most {_MOST_ENCODER_SHARE:.0%} is accepted).{cause} Remedy: {remedy}.",
         stacklevel=4,
     )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import TYPE_CHECKING, ClassVar
 
-from pour.errors import UsageError
 from pour.models.head import find_head
 from pour.models.history import forgotten_before
 from pour.models.projecting.direction import HeadDirection, check_finite, class_removal
 from pour.models.projecting.project import project
 from pour.models.projecting.projected_head import ForgottenLogit
-from pour.unlearning.contract import Method
+from pour.unlearning.contract import Method, option
 from pour.unlearning.forget_only import requested_classes
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
@@ -32,7 +31,7 @@ class PourP(Method):
 
     The paper (direction="weights"): the scores become W P z + b with P = I - w_u w_u^T / |w_u|^2 (several classes: the
     projector on the complement of all their rows). On a head that has not collapsed the class can still win then. With
-    v_u and c_u the row and bias less their means, "scores" maps z to z - v_u (v_u z + c_u) / |v_u|^2, where the class
+    v_u and c_u the row and bias minus their means, "scores" maps z to z - v_u (v_u z + c_u) / |v_u|^2, where the class
     scores the mean of all classes and never wins. "decisions" maps z to z - a (v_u z + c_u) with the smallest a that
     shifts all retained scores alike: the class ends at the mean too, and no retained decision changes. "auto" takes
     "decisions" if |a| |v_u| is at most 4, otherwise "scores".
@@ -44,16 +43,13 @@ class PourP(Method):
     cost: ClassVar[str] = "milliseconds"
     pixelwise: ClassVar[bool] = True
 
-    forgotten_logit: ForgottenLogit = "mask"
-    """The forgotten class's own score: mask (never predicted), keep (as printed in the paper) or zero."""
-    direction: HeadDirection = "auto"
-    """Direction to remove: auto (decisions or scores), decisions, scores, centered-weights or weights (the paper)."""
-
-    def __post_init__(self) -> None:
-        if self.direction not in get_args(HeadDirection):
-            raise UsageError(
-                f"direction must be auto, weights, centered-weights, scores or decisions, but is {self.direction!r}."
-            )
+    forgotten_logit: ForgottenLogit = option(
+        "mask", "Score of a forgotten class: mask (never predicted), keep (as printed in the paper) or zero."
+    )
+    direction: HeadDirection = option(
+        "auto",
+        "Direction to remove: auto (decisions or scores), decisions, scores, centered-weights or weights (paper).",
+    )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Put the projector P in front of the head: the scores W z + b become W P z + b."""

@@ -1,4 +1,4 @@
-"""Class unlearning by activation spaces: take the forget space out of every layer's weights, save what is shared."""
+"""Class unlearning by activation spaces: remove the forget space from the weights of every layer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pour.errors import UsageError
 from pour.models.modes import evaluating
 from pour.models.tap import checked_batches, to_unit
-from pour.unlearning.contract import Method
+from pour.unlearning.contract import Method, option
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
 from pour.unlearning.toolkit.weight_checks import check_weight
@@ -28,44 +27,41 @@ __all__ = ["ProjUn", "scaled_importance"]
 
 Layer = nn.Linear | nn.Conv2d
 _LARGEST_ALPHA = 1e12
-_KERNELS_TO_A_WINDOW = 3
+_KERNELS_PER_WINDOW = 3
 
 
 @register
 @dataclass(kw_only=True)
 class ProjUn(Method):
-    """Project the forget images' activation space, less what retained images share, out of every layer; no training.
+    """Project the forget images' activation space, minus its part shared with retained images, out of every layer.
 
     The inputs of each convolution (as patches) and linear layer on a few images span a space with singular vectors U
     and shares of energy e_i. With M(a) = U diag(a e_i / ((a - 1) e_i + 1)) U^T for the retained (M_r) and the forget
-    images (M_f), the layer's weight becomes W (I - (M_f - M_f M_r))^T. Biases and BatchNorm stay. All activations are
-    those of the original network, so that changes of early layers are not seen by later ones. The published factors
-    for CIFAR-10 (VGG11) are the default; CIFAR-100 used 1000 and 30, and a ResNet's must be tuned. The authors take
-    10,000 patches of a layer at most; here wide maps are cut to one window, and the patches of that are all taken.
+    images (M_f), the layer's weight becomes W (I - (M_f - M_f M_r))^T, without training. Biases and BatchNorm stay. All
+    activations are from the original network, so changes of early layers do not reach later layers. The published
+    factors for CIFAR-10 (VGG11) are the default; CIFAR-100 used 1000 and 30, and a ResNet needs tuning. The authors
+    take at most 10,000 patches per layer; here wide maps are cut to one window, and all its patches are taken.
     """
 
     name: ClassVar[str] = "projun"
     paper: ClassVar[str] = "Deep Unlearning (Kodge et al., TMLR 2024)"
     needs: ClassVar[tuple[Need, ...]] = ("forget", "retain")
-    cost: ClassVar[str] = "one pass over 1,800 images, one d^3 solve a layer"
+    cost: ClassVar[str] = "one pass over 1,800 images, one d^3 solve per layer"
 
-    alpha_retain: float = 100.0
-    """How far weak directions of the retained space count as shared; tuned among 10 to 1000."""
-    alpha_forget: float = 3.0
-    """How far weak directions of the forget space are removed; tuned among 1 to 100."""
-    images: int = 900
-    """Images of each side, spread evenly over its classes."""
-    batch_size: int = 100
-    """Images to a pass."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.alpha_retain <= _LARGEST_ALPHA or not 0 < self.alpha_forget <= _LARGEST_ALPHA:
-            raise UsageError(
-                f"alpha_retain and alpha_forget must be above 0 and at most {_LARGEST_ALPHA:g}, but are "
-                f"{self.alpha_retain} and {self.alpha_forget}."
-            )
-        if self.images < 1 or self.batch_size < 1:
-            raise UsageError(f"images and batch_size must be at least 1, not {self.images} and {self.batch_size}.")
+    alpha_retain: float = option(
+        100.0,
+        "Strength with which weak directions of the retained space count as shared; tuned among 10 to 1000.",
+        above=0,
+        most=_LARGEST_ALPHA,
+    )
+    alpha_forget: float = option(
+        3.0,
+        "Strength with which weak directions of the forget space are removed; tuned among 1 to 100.",
+        above=0,
+        most=_LARGEST_ALPHA,
+    )
+    images: int = option(900, "Number of images of each side, spread evenly over its classes.", least=1)
+    batch_size: int = option(100, "Number of images per pass.", least=1)
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Collect the activations of both sides, then edit every layer."""
@@ -92,10 +88,10 @@ class ProjUn(Method):
 
 
 def scaled_importance(moment: Tensor, alpha: float) -> Tensor:
-    """M(alpha) of a second moment G (..., d, d), the singular values' share of energy e rescaled.
+    """Return M(alpha) of a second moment G (..., d, d), with the shares of energy e rescaled.
 
     U diag(alpha e / ((alpha - 1) e + 1)) U^T is the rational function alpha E (I + (alpha - 1) E)^-1 of E = G / tr G,
-    so that one solve gives it without a decomposition.
+    so one solve computes it without a decomposition.
 
     Example:
         >>> scaled_importance(torch.diag(torch.tensor([3.0, 1.0])), 3.0)
@@ -111,7 +107,7 @@ def scaled_importance(moment: Tensor, alpha: float) -> Tensor:
 
 
 def _project(layer: Layer, forget: Tensor, retain: Tensor, alpha_retain: float) -> None:
-    """W <- W (I - (M_f - M_f M_r))^T, group by group."""
+    """Replace W by W (I - (M_f - M_f M_r))^T, group by group."""
     removed = forget - forget @ scaled_importance(retain, alpha_retain)
     weight = layer.weight
     grouped = weight.reshape(len(removed), -1, removed.shape[-1]).to(removed.dtype)
@@ -120,14 +116,14 @@ def _project(layer: Layer, forget: Tensor, retain: Tensor, alpha_retain: float) 
 
 @contextlib.contextmanager
 def _watched(model: nn.Module, moments: dict[Layer, Tensor], generator: torch.Generator) -> Iterator[None]:
-    """Add up, layer by layer, the second moments of what each layer is given."""
+    """Add up the second moments of the inputs of each layer."""
 
     def watch(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
         if isinstance(layer, nn.Conv2d):
             rows = _patches(layer, inputs[0].float(), generator)
         else:
             rows = inputs[0].float().reshape(1, -1, inputs[0].shape[-1])
-        # Products of one batch in float32, where they are fast; the sum in float64.
+        # Products of one batch are in float32, which is fast, and the sum is in float64.
         moment = (rows.mT @ rows).double()
         moments[layer] = moments[layer] + moment if layer in moments else moment  # type: ignore[index]
 
@@ -142,10 +138,10 @@ def _watched(model: nn.Module, moments: dict[Layer, Tensor], generator: torch.Ge
 
 
 def _patches(layer: nn.Conv2d, maps: Tensor, generator: torch.Generator) -> Tensor:
-    """What each kernel position sees, (groups, n, kernel inputs); of a wide map, in one random window for the batch."""
+    """Return the inputs of each kernel position, (groups, n, kernel inputs); a wide map is cut to a random window."""
     spans = [d * (k - 1) + 1 for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
     padding = _padding(layer, spans)
-    rows, columns = (_KERNELS_TO_A_WINDOW * span for span in spans)
+    rows, columns = (_KERNELS_PER_WINDOW * span for span in spans)
     if maps.shape[2] > rows and maps.shape[3] > columns:
         top = int(torch.randint(maps.shape[2] - rows + 1, (), generator=generator))
         left = int(torch.randint(maps.shape[3] - columns + 1, (), generator=generator))

@@ -1,4 +1,4 @@
-"""SalUn: random labels, with only the weights that matter to the forget set allowed to move."""
+"""SalUn: random labels, with changes only to the weights that matter to the forget set."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from pour.errors import UsageError
 from pour.models.head import find_head
 from pour.models.history import forgotten_before
-from pour.training.loop import BatchNormMode, as_epochs, classification_loss
+from pour.training.loop import BatchNormMode, classification_loss
+from pour.unlearning.contract import option
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
-from pour.unlearning.toolkit.batches import InTurn, Relabelled
-from pour.unlearning.toolkit.kept_optimizer import optimizer_for
+from pour.unlearning.toolkit.batches import in_sequence, with_random_labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,14 +34,14 @@ class SalUn(IterativeMethod):
     """Random labels for the forget images, moving only the weights whose gradient there is largest.
 
     The mask keeps the ``share`` of all weights with the largest |sum of the gradients of CE over D_f's batches|, taken
-    in evaluation mode. Each epoch is a pass over D_f with labels drawn anew from all classes (but those forgotten
-    before) and then one over D_r with its own labels, min CE in both. Masking the gradient alone would let momentum and
-    weight decay move the other weights, so these are put back after every step and end bit for bit as they began.
+    in evaluation mode. Each epoch is a pass over D_f with labels drawn again from all classes that are not forgotten
+    yet, and then a pass over D_r with the true labels, min CE in both. A mask on the gradient alone would let momentum
+    and weight decay move the other weights, so these are reset after every step and do not change by a single bit.
 
     Defaults of the authors' code (share 0.5, lr 0.013, 10 epochs, batch 256, weight decay 5e-4), which are for random
-    subsets; for whole classes they search the rate from 1e-4 to 1e-1. On CIFAR-100 theirs is one pass over a mixture of
-    both, which is not offered. BatchNorm trains, since every epoch ends on
-    retained images; its running statistics are not masked.
+    subsets; for whole classes they search the rate from 1e-4 to 1e-1. Their single pass over a mixture of both, for
+    CIFAR-100, is not implemented. BatchNorm trains, because every epoch ends on retained images. Its running statistics
+    are not masked.
     """
 
     name: ClassVar[str] = "salun"
@@ -50,31 +49,19 @@ class SalUn(IterativeMethod):
     needs: ClassVar[tuple[Need, ...]] = ("forget", "retain")
     cost: ClassVar[str] = "10 epochs on all images"
 
-    share: float = 0.5
-    """The share of the weights that may move."""
+    share: float = option(0.5, "Share of the weights that may move.", above=0, most=1)
     lr: float | None = 0.013
-    """The highest learning rate."""
-    epochs: int | None = 10
-    """Passes over forget and retained images; give these or steps."""
+    epochs: int | None = option(10, "Number of passes over forget and retained images; set these or steps.")
     batch_size: int = 256
-    """Images to a step."""
-    weight_decay: float = 5e-4
-    """Pull of the weights that may move to zero."""
-    batch_norm: BatchNormMode = "train"
-    """BatchNorm's running statistics: train, each epoch ending on retained images, or frozen."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.share <= 1:
-            raise UsageError(f"share must be above 0 and at most 1, but is {self.share}.")
+    weight_decay: float = option(5e-4, "Strength of the pull towards zero of the weights that may move.")
+    batch_norm: BatchNormMode = option(
+        "train", "Running statistics of BatchNorm: train (each epoch ends on retained images), or frozen."
+    )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Find the weights that matter, then relabel."""
-        forget, retain = (
-            as_epochs(images.training(run, batch_size=self.batch_size, augment=self.augment, salt=salt), run)
-            for salt, images in enumerate((request.forget, request.retain))
-        )
-        optimizer = optimizer_for(model, self.recipe(), run)
+        forget, retain = self.loaders(run, request.forget, request.retain)
+        optimizer = self.optimizer_for(model, run)
         trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         images = request.forget.once(run, batch_size=self.batch_size)
         mask = saliency_mask(model.eval(), trained, images, self.share)
@@ -85,11 +72,11 @@ class SalUn(IterativeMethod):
                 for parameter, free, old in zip(trained, mask, start, strict=True):
                     parameter.copy_(torch.where(free, parameter, old))
 
-        gone = forgotten_before(model)
-        choices = [label for label in range(find_head(model).num_classes) if label not in gone]
-        random_labels = Relabelled(forget, choices, run.seed)
+        earlier = forgotten_before(model)
+        choices = [label for label in range(find_head(model).num_classes) if label not in earlier]
+        batches = in_sequence([(with_random_labels(forget, choices, run.seed), ()), (retain, ())])
         handle = optimizer.register_step_post_hook(put_back)
-        self.train(model, InTurn([(random_labels, ()), (retain, ())]), classification_loss, run, optimizer=optimizer)
+        self.train(model, batches, classification_loss, run, optimizer=optimizer)
         handle.remove()
         return model
 
@@ -97,16 +84,16 @@ class SalUn(IterativeMethod):
 def saliency_mask(
     model: nn.Module, parameters: Sequence[nn.Parameter], batches: Iterable[tuple[Tensor, Tensor]], share: float
 ) -> list[Tensor]:
-    """Where the summed gradient of the cross-entropy is among the largest ``share``, one mask to a parameter."""
+    """Return one mask per parameter: where the summed gradient of the cross-entropy is among the largest ``share``."""
     total = [torch.zeros_like(parameter) for parameter in parameters]
     for images, labels in batches:
         device = parameters[0].device
         loss = classification_loss(model, images.to(device), labels.to(device))
-        found = torch.autograd.grad(loss, parameters, allow_unused=True)
-        seen = [(sum_, gradient) for sum_, gradient in zip(total, found, strict=True) if gradient is not None]
-        torch._foreach_add_([sum_ for sum_, _ in seen], [gradient for _, gradient in seen])
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        used = [(sum_, gradient) for sum_, gradient in zip(total, gradients, strict=True) if gradient is not None]
+        torch._foreach_add_([sum_ for sum_, _ in used], [gradient for _, gradient in used])
     sizes = torch.cat([gradient.abs().flatten() for gradient in total])
-    chosen = torch.zeros_like(sizes, dtype=torch.bool)
-    chosen[sizes.topk(max(1, round(share * len(sizes)))).indices] = True
-    pieces = torch.split(chosen, [gradient.numel() for gradient in total])
+    mask = torch.zeros_like(sizes, dtype=torch.bool)
+    mask[sizes.topk(max(1, round(share * len(sizes)))).indices] = True
+    pieces = torch.split(mask, [gradient.numel() for gradient in total])
     return [piece.view(gradient.shape) for piece, gradient in zip(pieces, total, strict=True)]

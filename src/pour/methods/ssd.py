@@ -12,7 +12,7 @@ from pour.models.modes import evaluating
 from pour.models.tap import checked_batches
 from pour.training.loop import classification_loss
 from pour.training.step import trainable
-from pour.unlearning.contract import Method
+from pour.unlearning.contract import Method, option
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
 
@@ -30,13 +30,13 @@ __all__ = ["Ssd", "dampen", "importance"]
 @register
 @dataclass(kw_only=True)
 class Ssd(Method):
-    """Shrink every weight that is far more important to the forget images than to all training images; no training.
+    """Shrink every weight that is far more important to the forget images than to all training images.
 
-    Importance is I = mean over batches of (gradient of the batch's mean loss)^2, in evaluation mode; a weight with
-    I_f > alpha I_D is multiplied by min(lambda I_D / I_f, 1). This is no Fisher information image by image: a batch's
-    gradient is squared, so I, and with it the result, depends on the batch size and on which images meet in a batch
-    (here: all training images, mixed by the seed). Where the retained images' gradients have vanished, I_f / I_D is
-    about 1 / share^2 of the forget images, 100 for one class in ten: with alpha above that nothing is chosen. Defaults
+    Importance is I = mean over batches of (gradient of the batch's mean loss)^2, in evaluation mode. A weight with
+    I_f > alpha I_D is multiplied by min(lambda I_D / I_f, 1); nothing is trained. This is not the Fisher information of
+    single images: the gradient of a batch is squared, so I depends on the batch size and on the images that share a
+    batch (here all training images, mixed by the seed). If the retained images' gradients have vanished, I_f / I_D is
+    about 1 / share^2 of the forget images, 100 for one class in ten. With a larger alpha no weight is chosen. Defaults
     as published for ResNet-18.
     """
 
@@ -45,18 +45,11 @@ class Ssd(Method):
     needs: ClassVar[tuple[Need, ...]] = ("forget", "retain")
     cost: ClassVar[str] = "the gradients of one epoch"
 
-    selection: float = 10.0
-    """Alpha: how many times more important to the forget images a weight must be to be chosen."""
-    dampening: float = 1.0
-    """Lambda: a chosen weight is multiplied by lambda I_D / I_f, at most 1."""
-    batch_size: int = 128
-    """Images to a batch; the importances depend on it."""
-
-    def __post_init__(self) -> None:
-        if not self.selection > 0 or not self.dampening > 0:
-            raise UsageError(f"selection and dampening must be above 0, but are {self.selection} and {self.dampening}.")
-        if self.batch_size < 1:
-            raise UsageError(f"The batch size must be at least 1, but is {self.batch_size}.")
+    selection: float = option(
+        10.0, "Alpha: a weight is chosen if it is this many times more important to the forget images.", above=0
+    )
+    dampening: float = option(1.0, "Lambda: a chosen weight is multiplied by lambda I_D / I_f, at most 1.", above=0)
+    batch_size: int = option(128, "Number of images per batch; the importances depend on it.", least=1)
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Measure both importances and dampen."""
@@ -64,13 +57,13 @@ class Ssd(Method):
         everything = request.forget.joined(request.retain, run)
         overall = importance(model, everything.once(run, batch_size=self.batch_size))
         forget = importance(model, request.forget.once(run, batch_size=self.batch_size))
-        chosen = dampen(model, forget, overall, selection=self.selection, dampening=self.dampening)
-        run.log(0, share_of_weights_dampened=chosen)
+        share = dampen(model, forget, overall, selection=self.selection, dampening=self.dampening)
+        run.log(0, share_of_weights_dampened=share)
         return model
 
 
 def importance(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """The mean over batches of each parameter's squared gradient of the batch's mean cross-entropy."""
+    """Return the mean over batches of each parameter's squared gradient of the batch's mean cross-entropy."""
     parameters = trainable(model)
     total = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     count = 0
@@ -92,14 +85,14 @@ def importance(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> di
 def dampen(
     model: nn.Module, forget: dict[str, Tensor], overall: dict[str, Tensor], *, selection: float, dampening: float
 ) -> float:
-    """Multiply the chosen weights by min(dampening * overall / forget, 1); return the share that was chosen."""
-    chosen = everything = 0
+    """Multiply the selected weights by min(dampening * overall / forget, 1); return their share of all weights."""
+    selected = total = 0
     for name, parameter in model.named_parameters():
         if name not in forget:
             continue
         mask = forget[name] > selection * overall[name]
         factor = (dampening * overall[name] / forget[name]).clamp(max=1)
         parameter.copy_(torch.where(mask, parameter * factor, parameter))
-        chosen += int(mask.sum())
-        everything += mask.numel()
-    return chosen / max(everything, 1)
+        selected += int(mask.sum())
+        total += mask.numel()
+    return selected / max(total, 1)

@@ -1,4 +1,4 @@
-"""SURE: features of forget images that a domain classifier cannot tell from those of unseen images."""
+"""SURE: features of forget images that a domain classifier cannot distinguish from features of unseen images."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pour.errors import UsageError
 from pour.models.head import find_head
 from pour.models.output import scores_of
 from pour.models.tap import tap_features, to_unit
-from pour.training.loop import BatchNormMode, as_epochs
+from pour.training.loop import BatchNormMode
 from pour.training.step import trainable
+from pour.unlearning.contract import option
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
-from pour.unlearning.toolkit.batches import Stamped, Together
+from pour.unlearning.toolkit.batches import side_by_side, with_step_value
 from pour.unlearning.toolkit.features import pool_features
 
 if TYPE_CHECKING:
@@ -35,16 +35,17 @@ class Sure(IterativeMethod):
     """Make forget images' features look like those of unseen images, against a domain classifier.
 
     min over the network of CE(D_r) - lambda L_dom and over the classifier phi of L_dom, the binary cross-entropy of
-    phi(theta(x)) on forget images (1) against validation images (0); one backward pass does both, the gradient being
-    reversed between features and phi. lambda rises as s (2 / (1 + exp(-10 p)) - 1) over the run's share p.
+    phi(theta(x)) on forget images (1) against validation images (0). One backward pass computes both gradients, because
+    the gradient is reversed between features and phi. lambda rises as s (2 / (1 + exp(-10 p)) - 1) over the share p of
+    the run.
 
-    No code and no pseudo-code was published: the classifier (d - 256 - 1), the rise, lr 0.01 and 10 epochs are the
-    usual choices of domain adaptation, not the authors'. Validation images should be such as the original was not
-    trained on. Data without any of their own have a tenth of the training images held out for it, which the original
-    has seen, as one that is deployed has; SURE then trains on the other nine tenths. For a whole class they should be
-    of retained classes, which makes the class look like something else (the request made from splits holds these);
-    held-out images of the class itself would only make it look unseen, and be kept. BatchNorm
-    trains: normalising each batch anew bounds the reversed gradient, which otherwise diverges at this rate.
+    The authors published neither code nor pseudo-code: the classifier (d - 256 - 1), the rise, lr 0.01 and 10 epochs
+    are the usual choices of domain adaptation. The original should not have been trained on the validation images. If
+    the data has no validation images, a tenth of the training images is held out, which the original has seen, and
+    SURE trains on the other nine tenths. For a whole class, use validation images of retained classes, so that the
+    class looks like another class (a request made from splits contains these). Held-out images of the class itself
+    would only make it look unseen. BatchNorm trains: the normalisation of each batch limits the reversed gradient,
+    which otherwise diverges at this rate.
     """
 
     name: ClassVar[str] = "sure"
@@ -52,34 +53,21 @@ class Sure(IterativeMethod):
     needs: ClassVar[tuple[Need, ...]] = ("forget", "retain", "validation")
     cost: ClassVar[str] = "10 epochs on retained images, three times the work"
 
-    strength: float = 1.0
-    """s, the weight of the reversed gradient at the end."""
-    width: int = 256
-    """Hidden units of the domain classifier."""
-    lr: float | None = 0.01
-    """The highest learning rate, of network and domain classifier."""
-    epochs: int | None = 10
-    """Passes over the retained images; give these or steps."""
-    batch_norm: BatchNormMode = "train"
-    """BatchNorm's running statistics: train, which keeps the reversal in bounds, or frozen, with a smaller lr."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.strength < 0 or self.width < 1:
-            raise UsageError(
-                f"strength must not be negative and width at least 1, but they are {self.strength} and {self.width}."
-            )
+    strength: float = option(1.0, "Weight s of the reversed gradient at the end.", least=0)
+    width: int = option(256, "Number of hidden units of the domain classifier.", least=1)
+    lr: float | None = option(0.01, "Highest learning rate, of network and domain classifier.")
+    epochs: int | None = option(10, "Number of passes over the retained images; set these or steps.")
+    batch_norm: BatchNormMode = option(
+        "train", "Running statistics of BatchNorm: train, which limits the reversal, or frozen, with a smaller lr."
+    )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Train ``model`` and a domain classifier against each other."""
-        # The classifier's parameters would hide that the model has none to train.
+        # The parameters of the classifier would hide that the model has none to train.
         trainable(model)
-        retain, forget, validation = (
-            as_epochs(images.training(run, batch_size=self.batch_size, augment=self.augment, salt=salt), run)
-            for salt, images in enumerate((request.retain, request.forget, request.validation))
-        )
-        together = Together(retain, forget, validation, length=len(retain))
-        total = self.recipe().total_steps(len(together))
+        retain, forget, validation = self.loaders(run, request.retain, request.forget, request.validation)
+        together = side_by_side(retain, forget, validation, length=len(retain))
+        total = self.as_recipe().total_steps(len(together))
         head = find_head(model)
         adversaries = _Adversaries(model, head.num_features, self.width)
 
@@ -87,28 +75,27 @@ class Sure(IterativeMethod):
 
             def objective(
                 pair: nn.Module,
-                kept: Tensor,
-                names: Tensor,
-                gone: Tensor,
+                retain_images: Tensor,
+                labels: Tensor,
+                forget_images: Tensor,
                 _: Tensor,
-                unseen: Tensor,
-                __: Tensor,
-                reversal: Tensor,
+                unseen_images: Tensor,
+                *others: Tensor,
             ) -> Tensor:
-                scores = scores_of(pair(to_unit(kept)))
-                pair(torch.cat([to_unit(gone), to_unit(unseen)]))
-                features = reverse_gradient(pool_features(tap.features, head.dim).float(), reversal)
-                domain = torch.cat([features.new_ones(len(gone)), features.new_zeros(len(unseen))])
-                told = adversaries.domain(features).squeeze(1)
-                return F.cross_entropy(scores, names) + F.binary_cross_entropy_with_logits(told.float(), domain)
+                scores = scores_of(pair(to_unit(retain_images)))
+                pair(torch.cat([to_unit(forget_images), to_unit(unseen_images)]))
+                features = reverse_gradient(pool_features(tap.features, head.dim).float(), others[-1])
+                domain = torch.cat([features.new_ones(len(forget_images)), features.new_zeros(len(unseen_images))])
+                answers = adversaries.domain(features).squeeze(1)
+                return F.cross_entropy(scores, labels) + F.binary_cross_entropy_with_logits(answers.float(), domain)
 
-            batches = Stamped(together, lambda step: self.strength * ramp(step / total))
+            batches = with_step_value(together, lambda step: self.strength * ramp(step / total))
             self.train(adversaries, batches, objective, run)
         return model
 
 
 class _Adversaries(nn.Module):
-    """The network and the classifier that watches its features, in one module so that one optimiser has both."""
+    """The network and the classifier of its features in one module, for one optimiser."""
 
     def __init__(self, network: nn.Module, num_features: int, width: int) -> None:
         super().__init__()
@@ -132,7 +119,7 @@ class _Reversed(torch.autograd.Function):
 
 
 def reverse_gradient(features: Tensor, weight: Tensor) -> Tensor:
-    """The features as they are; their gradient comes back times -weight.
+    """Return the features unchanged; their gradient is multiplied by -weight.
 
     Example:
         >>> features = torch.ones(2, requires_grad=True)
@@ -145,5 +132,5 @@ def reverse_gradient(features: Tensor, weight: Tensor) -> Tensor:
 
 
 def ramp(progress: float) -> float:
-    """How lambda rises, from 0 to nearly 1: 2 / (1 + exp(-10 p)) - 1."""
+    """Return 2 / (1 + exp(-10 p)) - 1, which rises from 0 to nearly 1 with the progress p."""
     return 2 / (1 + math.exp(-10 * progress)) - 1

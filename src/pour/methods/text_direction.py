@@ -11,20 +11,19 @@ from pour.errors import UsageError
 from pour.models.card import names_of_scores
 from pour.models.clip.concepts import concept_directions
 from pour.models.clip.texts import prompt_embeddings
-from pour.models.head import find_head
-from pour.models.history import forgotten_before
-from pour.models.projecting.project import project, projector_along
-from pour.models.projecting.projected_head import ForgottenLogit
-from pour.unlearning.contract import Method
-from pour.unlearning.forget_only import requested_classes
+from pour.models.projecting.project import projector_along
+from pour.unlearning.contract import option
+from pour.unlearning.forget_only import forgotten_classes
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
+from pour.unlearning.toolkit.projecting import ProjectingMethod
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor, nn
 
+    from pour.geometry.projector import Projector
     from pour.models.head import Head
     from pour.training.run import Run
     from pour.unlearning.request import Granted
@@ -34,7 +33,7 @@ __all__ = ["TextDirection"]
 
 @register
 @dataclass(kw_only=True)
-class TextDirection(Method):
+class TextDirection(ProjectingMethod):
     """Project text embeddings of the forgotten classes out of the image embeddings; closed form, no images.
 
     The image embedding z becomes P z with P = I - Q^T Q, Q an orthonormal basis of one direction per class. With t the
@@ -50,32 +49,23 @@ class TextDirection(Method):
     cost: ClassVar[str] = "milliseconds"
     pixelwise: ClassVar[bool] = True
 
-    part: Literal["specific", "text", "centered", "random"] = "specific"
-    """Part of the text to remove: specific, text (the paper) or centered; random is a control."""
-    prompt: str = "a photo of a {}."
-    """Sentence whose {} the name of a class replaces before it is embedded."""
-    forgotten_logit: ForgottenLogit = "keep"
-    """The forgotten class's own score: mask (never predicted), keep or zero."""
+    part: Literal["specific", "text", "centered", "random"] = option(
+        "specific", "Part of the text to remove: specific, text (the paper) or centered; random is a control."
+    )
+    prompt: str = option("a photo of a {}.", "Sentence to embed, in which {} is replaced by the name of a class.")
 
-    def __post_init__(self) -> None:
-        if self.part not in ("specific", "text", "centered", "random"):
-            raise UsageError(f"part must be specific, text, centered or random, but is {self.part!r}.")
-
-    def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Put the projector in front of the head."""
-        head = find_head(model)
-        classes = requested_classes(model, request)
+    def removal(self, model: nn.Module, head: Head, classes: tuple[int, ...], request: Granted, run: Run) -> Projector:
+        """Return the projector onto the complement of the text directions."""
         if self.part == "random":
             generator = torch.Generator().manual_seed(1_000_003 * run.seed + sum(classes))
             directions = torch.randn(len(classes), head.num_features, generator=generator)
         else:
-            earlier = {*classes, *forgotten_before(model)}
-            retained = [label for label in range(head.num_classes) if label not in earlier]
+            forgotten = forgotten_classes(model, request)
+            retained = [label for label in range(head.num_classes) if label not in forgotten]
             concepts = self._embeddings(model, head, classes, request)
             others = None if self.part == "text" else self._embeddings(model, head, retained, request)
             directions = concept_directions(concepts, others, part=self.part)
-        projector = projector_along(directions, head)
-        return project(model, projector, place=head, classes=classes, forgotten_logit=self.forgotten_logit)
+        return projector_along(directions, head)
 
     def _embeddings(self, model: nn.Module, head: Head, classes: Sequence[int], request: Granted) -> Tensor:
         """Return the embeddings (n, d) of the texts of ``classes``."""

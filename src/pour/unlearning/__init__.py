@@ -1,7 +1,7 @@
 """Requests, the contract of every method, and the call that runs one."""
 
 from pour.unlearning.access import Images
-from pour.unlearning.contract import Method
+from pour.unlearning.contract import Method, option
 from pour.unlearning.forget_only import ForgetOnlyMethod
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.registry import MethodInfo, get_method, list_methods, register
@@ -20,6 +20,7 @@ __all__ = [
     "get_method",
     "list_methods",
     "make_method",
+    "option",
     "register",
     "request_of",
 ]

@@ -1,4 +1,4 @@
-"""What the methods that train have in common."""
+"""The base of methods that take optimisation steps."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pour.errors import UsageError
-from pour.training.loop import BatchNormMode, fit
+from pour.training.loop import BatchNormMode, as_epochs, fit
 from pour.training.recipes import Recipe
 from pour.training.schedule import Schedule
-from pour.unlearning.contract import Method
+from pour.training.step import make_optimizer, trainable
+from pour.unlearning.contract import Method, option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
     from torch import Tensor, nn
 
     from pour.training.loop import Epochs, TrainingLog
     from pour.training.run import Run
+    from pour.unlearning.access import Images
 
 __all__ = ["IterativeMethod"]
 
@@ -29,70 +31,83 @@ class IterativeMethod(Method):
     """A method that takes optimisation steps; subclasses set their own defaults."""
 
     rate_options: ClassVar[tuple[str, ...]] = ("lr",)
-    """The options that are learning rates; tuning scales them together."""
+    """Options that are learning rates; tuning scales them together."""
     length_option: ClassVar[str | None] = None
-    """The option that decides how long a run is; None means epochs or steps, whichever is set."""
+    """Option that decides how long a run is; None means epochs or steps, whichever is set."""
     regroups: ClassVar[bool] = False
-    """Whether its batch size counts for the user's own batches too, because it makes others of them."""
+    """Whether the method makes batches of its own size from the user's batches."""
+    whole_epochs: ClassVar[bool] = False
+    """Whether the method trains epoch by epoch, so that it cannot count steps."""
+    constant_rate: ClassVar[bool] = False
+    """Whether the method calls the training loop once per epoch, so that a schedule would start again each time."""
 
-    lr: float | None = 1e-4
-    """The highest learning rate."""
-    epochs: int | None = None
-    """Passes over the images that the method walks through; give these or steps."""
-    steps: int | None = None
-    """Optimisation steps; give these or epochs."""
-    batch_size: int = 128
-    """Images to a step."""
-    optimizer: Literal["sgd", "adamw"] = "sgd"
-    """SGD with momentum, or AdamW."""
-    momentum: float = 0.9
-    """Of SGD."""
-    weight_decay: float = 0.0
-    """Pull of the weights to zero."""
-    schedule: Schedule = "constant"
-    """How the learning rate moves: one-cycle, cosine, step or constant."""
-    augment: bool = True
-    """Random crops and flips of the images."""
-    batch_norm: BatchNormMode = "frozen"
-    """BatchNorm's running statistics: frozen, or train to let them follow the batches."""
+    lr: float | None = option(1e-4, "Highest learning rate.")
+    epochs: int | None = option(None, "Number of passes over the images of the method; set these or steps.")
+    steps: int | None = option(None, "Number of optimisation steps; set these or epochs.")
+    batch_size: int = option(128, "Number of images per step.")
+    optimizer: Literal["sgd", "adamw"] = option("sgd", "Optimiser: SGD with momentum, or AdamW.")
+    momentum: float = option(0.9, "Momentum of SGD.")
+    weight_decay: float = option(0.0, "Strength of the pull of the weights towards zero.")
+    schedule: Schedule = option("constant", "Course of the learning rate: one-cycle, cosine, step or constant.")
+    augment: bool = option(True, "Crop and mirror the images at random.")
+    batch_norm: BatchNormMode = option(
+        "frozen", "Running statistics of BatchNorm: frozen, or train to let them follow the batches."
+    )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         default = {field.name: field.default for field in dataclasses.fields(self)}
         if self.lr is None and default["lr"] is not None:
-            raise UsageError(f"{self.name} needs a learning rate; leave lr out for its own, {default['lr']:g}.")
+            raise UsageError(f"{self.name} needs a learning rate; leave lr out for the default, {default['lr']:g}.")
         if self.epochs is not None and self.steps is not None:
-            # Whichever was given beats the other's default.
+            # Whichever was given replaces the default of the other.
             if self.steps == default["steps"]:
                 self.steps = None
             elif self.epochs == default["epochs"]:
                 self.epochs = None
-        if self.batch_norm not in ("frozen", "train"):
-            raise UsageError(f"batch_norm must be frozen or train, but is {self.batch_norm!r}.")
-        self.recipe(lr=self.lr if self.lr is not None else 1.0)
+        if self.whole_epochs and self.epochs is None:
+            raise UsageError(f"{self.name} makes whole passes over the images; give epochs, not steps.")
+        if self.constant_rate and self.schedule != "constant":
+            raise UsageError(f"{self.name} trains pass by pass, and a schedule would restart; leave it constant.")
+        self.as_recipe(lr=self.lr if self.lr is not None else 1.0)
 
     def lengths(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A shorter run and a longer one, for tuning: half and all of this one, or lengths 1 and 2."""
+        """Return the options of a shorter and a longer run for tuning: half and all of this run, or lengths 1 and 2."""
         name = self.length_option or ("steps" if self.steps is not None else "epochs")
         whole = int(getattr(self, name))
         half = max(1, round(whole / 2))
         return ({name: half}, {name: whole}) if half < whole else ({name: whole}, {name: 2 * whole})
 
-    def recipe(self, **changes: Any) -> Recipe:
-        """The options as a training recipe."""
-        options: dict[str, Any] = {
-            "name": self.name,
-            "lr": self.lr,
-            "epochs": self.epochs,
-            "steps": self.steps,
-            "batch_size": self.batch_size,
-            "optimizer": self.optimizer,
-            "momentum": self.momentum,
-            "nesterov": False,
-            "weight_decay": self.weight_decay,
-            "schedule": self.schedule,
-            "augment": self.augment,
-        }
-        return Recipe(**(options | changes))
+    def as_recipe(self, **changes: Any) -> Recipe:
+        """Return the options as a training recipe, with ``changes`` of its fields."""
+        names = ("name", "lr", "epochs", "steps", "batch_size", "optimizer", "momentum", "weight_decay", "schedule")
+        options = {name: getattr(self, name) for name in (*names, "augment")}
+        return Recipe(**(options | {"nesterov": False} | changes))
+
+    def loaders(self, run: Run, *sources: Images, sizes: Sequence[int] | None = None) -> list[Epochs]:
+        """Return shuffled batches of each source, with a different order for each.
+
+        Args:
+            run: Seed and device.
+            sources: Images.
+            sizes: Number of images per batch of each source; by default ``batch_size``.
+        """
+        sized = zip(sources, sizes or [self.batch_size] * len(sources), strict=True)
+        return [
+            as_epochs(images.training(run, batch_size=size, augment=self.augment, salt=salt), run)
+            for salt, (images, size) in enumerate(sized)
+        ]
+
+    def optimizer_for(self, model: nn.Module, run: Run, **changes: Any) -> torch.optim.Optimizer:
+        """Return an optimiser for several calls of :meth:`train`. Move ``model`` to the device.
+
+        Args:
+            model: Network to train.
+            run: Device.
+            changes: Fields of the recipe to replace.
+        """
+        parameters = list(trainable(model.to(run.torch_device)).values())
+        return make_optimizer({1.0: parameters}, self.as_recipe(**changes), run.torch_device)
 
     def train(
         self,
@@ -109,19 +124,19 @@ class IterativeMethod(Method):
         """Train ``model`` in place with the options as they are, or as changed, and log the losses.
 
         Args:
-            model: what to train.
-            batches: from :meth:`Images.training`, or any sized iterable of tuples.
-            objective: ``objective(model, *batch)`` gives the loss.
-            run: seed, device, precision, progress.
-            lr_factor: see :func:`pour.training.fit`.
-            rate: the learning rate of a step, see :func:`pour.training.fit`.
-            optimizer: one whose momentum goes on, see :func:`pour.training.fit`.
-            changes: fields of the recipe to replace.
+            model: Network to train.
+            batches: Batches from :meth:`loaders`, or any sized iterable of tuples.
+            objective: Loss of a batch, ``objective(model, *batch)``.
+            run: Seed, device, precision and progress bar.
+            lr_factor: Factor of the learning rate by parameter name, see :func:`pour.training.fit`.
+            rate: Learning rate of a step, see :func:`pour.training.fit`.
+            optimizer: Optimiser that keeps its momentum over several calls, see :func:`pour.training.fit`.
+            changes: Fields of the recipe to replace.
         """
         log = fit(
             model,
             batches,
-            self.recipe(**changes),
+            self.as_recipe(**changes),
             run,
             objective=objective,
             batch_norm=self.batch_norm,

@@ -9,6 +9,7 @@ from pour.data.dataset import ImageSplit
 from pour.data.samples import DatasetSamples
 from pour.data.scenes import Scenes
 from pour.errors import PourError, UsageError
+from pour.training.recipes import Recipe, get_recipe
 from pour.unlearning.access import Images, first_images
 from pour.unlearning.user_batches import LabelRule
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pour.data.samples import Batches, IndexedSamples
     from pour.data.splits import Splits
     from pour.models.clip.texts import TextEncoder
-    from pour.training.recipes import Recipe
 
 __all__ = ["AccessError", "ForgetRequest", "Granted", "Need"]
 
@@ -60,16 +60,20 @@ class ForgetRequest:
     """Makes a freshly initialised model of the same architecture."""
     encode: TextEncoder | None = None
     """Text encoder of the model's embedding space, for dual encoders."""
-    recipe: Recipe | None = None
-    """How the original was trained, for retraining."""
+    recipe: Recipe | str | None = None
+    """Recipe with which the original was trained, or its name; for retraining."""
     mirrors: bool = True
     """Whether a mirrored image still shows its class (not so for digits)."""
     class_names: Sequence[str] | None = None
     """What the labels of the images stand for, where that is known; a model that says otherwise is refused."""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.recipe, str):
+            self.recipe = get_recipe(self.recipe)
+
     @classmethod
     def of(
-        cls, splits: Splits, *, build: Callable[[], nn.Module] | None = None, recipe: Recipe | None = None
+        cls, splits: Splits, *, build: Callable[[], nn.Module] | None = None, recipe: Recipe | str | None = None
     ) -> ForgetRequest:
         """The request to forget what ``splits`` divides off, with all its training data on offer."""
         return cls(
@@ -227,8 +231,9 @@ class Granted:
 
     @property
     def recipe(self) -> Recipe | None:
-        """How the original was trained."""
-        return self._request.recipe
+        """Recipe with which the original was trained."""
+        recipe = self._request.recipe
+        return get_recipe(recipe) if isinstance(recipe, str) else recipe
 
     @property
     def images(self) -> list[Images]:

@@ -1,7 +1,8 @@
-"""Anchors: inputs on which a trained encoder must stay as it was, and the steps that mix them with forget images."""
+"""Anchors: inputs on which a trained network must stay as it was, retained images or copies of the forget images."""
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from pour.errors import UsageError
 from pour.models.tap import checked_batches, to_unit
 from pour.training.loop import as_epochs
-from pour.unlearning.toolkit.views import has_views, transformed_copies
+from pour.unlearning.toolkit.batches import EpochsFrom
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,29 +21,57 @@ if TYPE_CHECKING:
     from pour.training.run import Run
     from pour.unlearning.request import Granted
 
-__all__ = ["Anchor", "AnchorKind", "AnchoredSteps", "anchor_kind", "first_images"]
+__all__ = [
+    "Anchor",
+    "AnchorKind",
+    "anchor_kind",
+    "anchored_steps",
+    "first_batches",
+    "has_copies",
+    "transformed_copies",
+    "with_copies",
+]
 
 Anchor = Literal["auto", "views", "retained"]
-"""What holds the encoder in place: transformed copies of the forget images, or retained images. ``auto`` takes retained
-images if the request has them, otherwise copies."""
+"""Anchors to use: transformed copies of the forget images, or retained images. ``auto`` takes retained images if the
+request has them, otherwise copies."""
 AnchorKind = Literal["views", "retained", "none"]
-"""The anchors of a run; ``none`` if the inputs are not images and there are no retained ones."""
+"""Anchors of a run; ``none`` if the inputs are not images and there are no retained images."""
+
+# Smaller planes have too few distinct shifts.
+_SMALLEST_SIDE = 4
+_LARGEST_SHIFT = 3 / 8
+_CHANNELS = 3
+_COPIES_PER_IMAGE = 2
+# Seeds of the copies must differ from those of the loader that shuffles the images.
+_SALT = 23
 
 
-def anchor_kind(wanted: Anchor, request: Granted, run: Run) -> AnchorKind:
-    """Return which anchors a run has.
+def has_copies(inputs: Tensor) -> bool:
+    """Return whether ``inputs`` are planes that can be rolled and turned: (n, ..., height, width), floats or uint8.
+
+    Example:
+        >>> has_copies(torch.zeros(2, 3, 8, 6)), has_copies(torch.zeros(2, 64))
+        (True, False)
+    """
+    pixels = inputs.is_floating_point() or inputs.dtype == torch.uint8
+    return pixels and inputs.ndim >= 3 and min(inputs.shape[-2:]) >= _SMALLEST_SIDE
+
+
+def anchor_kind(requested: Anchor, request: Granted, run: Run) -> AnchorKind:
+    """Return the kind of the anchors of a run.
 
     Raises:
-        UsageError: Retained images were asked for, and the request has none; or copies of inputs that are not images.
+        UsageError: Retained images were requested, and the request has none; or copies of inputs that are not images.
     """
-    if wanted == "retained" and not request.has("retain"):
+    if requested == "retained" and not request.has("retain"):
         raise UsageError('anchor="retained" needs images of the retained classes; pass retain= in the request.')
-    if wanted != "views" and request.has("retain"):
+    if requested != "views" and request.has("retain"):
         return "retained"
     inputs = request.forget.few(run)
-    if has_views(inputs):
+    if has_copies(inputs):
         return "views"
-    if wanted == "views":
+    if requested == "views":
         raise UsageError(
             f"The inputs of shape {tuple(inputs.shape)} are not images, so they have no copies; leave anchor= out, or "
             "pass retain= in the request."
@@ -50,8 +79,33 @@ def anchor_kind(wanted: Anchor, request: Granted, run: Run) -> AnchorKind:
     return "none"
 
 
-class AnchoredSteps:
-    """Batches of forget images with their labels and with anchors, as many as there are steps.
+def with_copies(batches: Epochs, run: Run) -> EpochsFrom:
+    """Return batches of images, each extended by twice as many transformed copies of its images.
+
+    The copies are made here and not in the loss, because a step that is captured in a graph would repeat its draws.
+    """
+
+    def epoch(number: int) -> Iterator[tuple[Tensor, ...]]:
+        generator = _generator(run, _SALT, number)
+        for images, *others in batches.epoch(number):
+            images = to_unit(images.to(run.torch_device))
+            yield images, *others, transformed_copies(images, _COPIES_PER_IMAGE * len(images), generator)
+
+    return EpochsFrom(len(batches), epoch)
+
+
+def anchored_steps(
+    request: Granted,
+    run: Run,
+    kind: AnchorKind,
+    *,
+    batch_size: int,
+    anchors: int,
+    steps: int,
+    salt: int = 0,
+    augment: bool = False,
+) -> EpochsFrom:
+    """Return batches of forget images with their labels and with anchors, one batch per step.
 
     Every step has ``batch_size`` forget images, whatever the sizes of the source's batches: a set of fewer images is
     repeated, and larger batches are divided.
@@ -63,95 +117,129 @@ class AnchoredSteps:
         batch_size: Number of forget images per step.
         anchors: Number of anchors per step.
         steps: Number of steps.
-        salt: Number that tells apart the draws of several loaders of one run.
+        salt: Number that gives several loaders of one run different draws.
         augment: Crop and mirror the forget images of a split at random.
     """
+    forget = as_epochs(request.forget.training(run, batch_size=batch_size, augment=augment, salt=2 * salt), run)
+    retain = None
+    if kind == "retained":
+        batches = request.retain.training(run, batch_size=anchors, augment=augment, salt=2 * salt + 1)
+        retain = as_epochs(batches, run)
 
-    def __init__(
-        self,
-        request: Granted,
-        *,
-        run: Run,
-        kind: AnchorKind,
-        batch_size: int,
-        anchors: int,
-        steps: int,
-        salt: int = 0,
-        augment: bool = False,
-    ) -> None:
-        self.batch_size = batch_size
-        self._run = run
-        self._anchors = anchors
-        self._steps = steps
-        self._salt = salt
-        self._forget = as_epochs(
-            request.forget.training(run, batch_size=batch_size, augment=augment, salt=2 * salt), run
-        )
-        self._retain = None
-        if kind == "retained":
-            batches = request.retain.training(run, batch_size=anchors, augment=augment, salt=2 * salt + 1)
-            self._retain = as_epochs(batches, run)
+    def epoch(number: int) -> Iterator[tuple[Tensor, ...]]:
+        generator = _generator(run, salt, number)
+        retained = None if retain is None else _regrouped(retain, anchors, run, number)
+        for images, labels in itertools.islice(_regrouped(forget, batch_size, run, number), steps):
+            copies = next(retained)[0] if retained else transformed_copies(images, anchors, generator)
+            yield images, labels, copies
 
-    def __len__(self) -> int:
-        """Return the number of steps."""
-        return self._steps
-
-    def anchors(self) -> list[Tensor]:
-        """Return the anchors of all steps of an epoch that no training uses."""
-        return [anchors for _, _, anchors in self.epoch(1)]
-
-    def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
-        """Yield (images, labels, anchors) for each step."""
-        place = self._run.torch_device
-        seed = int(np.random.SeedSequence([self._run.seed, self._salt, number]).generate_state(1)[0])
-        generator = torch.Generator(device=place).manual_seed(seed)
-        retained = None if self._retain is None else _regrouped(self._retain, self._anchors, place, number)
-        forget = _regrouped(self._forget, self.batch_size, place, number)
-        for _ in range(self._steps):
-            images, labels = next(forget)
-            if retained is None:
-                yield images, labels, transformed_copies(images, self._anchors, generator)
-            else:
-                yield images, labels, next(retained)[0]
+    return EpochsFrom(steps, epoch)
 
 
-def first_images(batches: Iterable[tuple[Tensor, Tensor]], limit: int, run: Run) -> list[tuple[Tensor, Tensor]]:
+def _generator(run: Run, salt: int, number: int) -> torch.Generator:
+    """Return the source of randomness of an epoch, on the device of the run."""
+    seed = int(np.random.SeedSequence([run.seed, salt, number]).generate_state(1)[0])
+    return torch.Generator(device=run.torch_device).manual_seed(seed)
+
+
+def first_batches(batches: Iterable[tuple[Tensor, Tensor]], limit: int, run: Run) -> list[tuple[Tensor, Tensor]]:
     """Return the first batches of images in [0, 1] and labels, at most ``limit`` images, on the run's device."""
-    found: list[tuple[Tensor, Tensor]] = []
+    taken: list[tuple[Tensor, Tensor]] = []
     for images, labels in checked_batches(batches):
-        found.append((to_unit(images[:limit].to(run.torch_device)), labels[:limit].to(run.torch_device)))
+        taken.append((to_unit(images[:limit].to(run.torch_device)), labels[:limit].to(run.torch_device)))
         limit -= len(labels)
         if limit <= 0:
             break
-    return found
+    return taken
 
 
-def _regrouped(batches: Epochs, size: int, place: torch.device, number: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _regrouped(batches: Epochs, size: int, run: Run, number: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches of exactly ``size`` images without end, from one epoch after the other."""
     waiting: list[tuple[Tensor, Tensor]] = []
-    count = 0
     # The epochs of two rounds must not be shuffled alike.
-    epoch = 100_000 * number
-    while True:
-        before = count
+    for epoch in itertools.count(100_000 * number):
+        is_empty = True
         for images, labels in checked_batches(batches.epoch(epoch)):
-            waiting.append((to_unit(images.to(place)), labels.to(place)))
-            count += len(labels)
-            while count >= size:
-                joined = [torch.cat(part) for part in zip(*_one_shape(waiting), strict=True)]
-                yield joined[0][:size], joined[1][:size]
-                waiting = [(joined[0][size:], joined[1][size:])]
-                count -= size
-            before = -1
-        if before == count:
+            is_empty = False
+            waiting.append((to_unit(images.to(run.torch_device)), labels.to(run.torch_device)))
+            while sum(len(part) for _, part in waiting) >= size:
+                images, labels = _joined(waiting)
+                yield images[:size], labels[:size]
+                waiting = [(images[size:], labels[size:])]
+        if is_empty:
             raise UsageError("The request holds no batches; give some images.")
-        epoch += 1
 
 
-def _one_shape(batches: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+def _joined(batches: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     shapes = {tuple(images.shape[1:]) for images, _ in batches}
     if len(shapes) > 1:
         raise UsageError(
-            f"The batches have images of the shapes {' and '.join(map(str, sorted(shapes)))}; bring them to one shape."
+            f"The batches have images of the shapes {' and '.join(map(str, sorted(shapes)))}; resize them to one shape."
         )
-    return batches
+    return torch.cat([images for images, _ in batches]), torch.cat([labels for _, labels in batches])
+
+
+def transformed_copies(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Return ``count`` transformed copies of ``images`` that seldom still look like their class.
+
+    Each copy is drawn from a random image and passes these steps, each with a probability of its own: its halves or
+    its sides are exchanged with another image's, it is turned by a multiple of 90 degrees (180 if it is not square)
+    and mirrored, rolled by up to 3/8 of each side, its three colour channels are permuted, it is blended with another
+    copy, and it gets noise of up to half of its value range.
+
+    Args:
+        images: Floats of shape (n, ..., height, width).
+        count: Number of copies.
+        generator: Source of randomness, on the device of ``images``.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> transformed_copies(torch.rand(2, 1, 8, 8), 5, generator).shape
+        torch.Size([5, 1, 8, 8])
+    """
+    place = images.device
+
+    def drawn(limit: int) -> Tensor:
+        return torch.randint(limit, (count,), generator=generator, device=place)
+
+    def share(probability: float) -> Tensor:
+        chosen = torch.rand(count, generator=generator, device=place) < probability
+        return chosen.view(-1, *[1] * (images.ndim - 1))
+
+    copies = images[drawn(len(images))]
+    for axis, probability in ((-2, 0.4), (-1, 0.3)):
+        half = copies.shape[axis] // 2
+        other = images[drawn(len(images))]
+        kept = copies.shape[axis] - half
+        exchanged = torch.cat([copies.narrow(axis, kept, half), other.narrow(axis, 0, kept)], dim=axis)
+        copies = torch.where(share(probability), exchanged, copies)
+    if copies.shape[-1] == copies.shape[-2]:
+        copies = torch.where(share(0.5), copies.transpose(-1, -2), copies)
+    turned = share(0.5)
+    for axis in (-2, -1):
+        # Without a transposition, both flips together are the half turn of an image that is not square.
+        copies = torch.where(turned if axis == -2 else share(0.5), copies.flip(axis), copies)
+    for axis in (-2, -1):
+        copies = _rolled(copies, axis, generator)
+    if copies.ndim == 4 and copies.shape[1] == _CHANNELS:
+        order = torch.rand(count, _CHANNELS, generator=generator, device=place).argsort(dim=1)
+        permuted = copies.gather(1, order.view(count, _CHANNELS, 1, 1).expand_as(copies))
+        copies = torch.where(share(0.5), permuted, copies)
+    weight = torch.rand(share(0).shape, generator=generator, device=place, dtype=images.dtype)
+    blended = weight * copies + (1 - weight) * copies[drawn(count)]
+    copies = torch.where(share(0.3), blended, copies)
+    strength = 0.5 * torch.rand(weight.shape, generator=generator, device=place, dtype=images.dtype)
+    strength = strength * share(0.7) * (images.amax() - images.amin())
+    noise = torch.randn(copies.shape, generator=generator, device=place, dtype=images.dtype)
+    return copies + strength * noise
+
+
+def _rolled(copies: Tensor, axis: int, generator: torch.Generator) -> Tensor:
+    """Roll each copy along ``axis`` by its own random number of pixels."""
+    size = copies.shape[axis]
+    limit = max(1, int(_LARGEST_SHIFT * size))
+    shifts = torch.randint(-limit, limit + 1, (len(copies), 1), generator=generator, device=copies.device)
+    places = (torch.arange(size, device=copies.device) + shifts) % size
+    shape = [len(copies), *[1] * (copies.ndim - 1)]
+    shape[axis] = size
+    return copies.gather(copies.ndim + axis, places.view(shape).expand_as(copies))

@@ -1,155 +1,126 @@
-"""Ways to walk several loaders in one run: together, in turn, repeated, relabelled, or with a number on each batch."""
+"""Combine the batches of several loaders: side by side, in sequence, repeated, or with a further value per batch."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pour.training.loop import Epochs
 
-__all__ = ["InTurn", "Later", "Relabelled", "Repeated", "Stamped", "Together"]
+__all__ = [
+    "EpochsFrom",
+    "from_epoch",
+    "in_sequence",
+    "repeated",
+    "side_by_side",
+    "with_random_labels",
+    "with_step_value",
+]
 
 
-class Together:
-    """Several loaders side by side: the n-th step has the n-th batch of each, in one tuple.
+@dataclass(frozen=True)
+class EpochsFrom:
+    """Batches whose epochs a function yields."""
 
-    A loader that is shorter than ``length`` starts again, in a new order.
+    length: int
+    """Number of batches per epoch."""
+    epoch: Callable[[int], Iterator[tuple[Any, ...]]]
+    """Function that yields the batches of an epoch, the same at every call."""
+
+    def __len__(self) -> int:
+        return self.length
+
+
+def side_by_side(*loaders: Epochs, length: int | None = None) -> EpochsFrom:
+    """Return batches that contain the batches of all loaders in one tuple.
+
+    A loader with fewer than ``length`` batches starts again, in a new order.
+
+    Args:
+        loaders: Loaders.
+        length: Number of batches per epoch; by default the number of the longest loader.
 
     Example:
-        >>> class Numbers:
-        ...     def __init__(self, *values):
-        ...         self.values = values
-        ...     def __len__(self):
-        ...         return len(self.values)
-        ...     def epoch(self, number):
-        ...         return iter([(value,) for value in self.values])
-        >>> list(Together(Numbers(1, 2, 3), Numbers(10, 20)).epoch(0))
+        >>> long = EpochsFrom(3, lambda number: iter([(1,), (2,), (3,)]))
+        >>> short = EpochsFrom(2, lambda number: iter([(10,), (20,)]))
+        >>> list(side_by_side(long, short).epoch(0))
         [(1, 10), (2, 20), (3, 10)]
-        >>> list(Together(Numbers(1, 2, 3), Numbers(10, 20), length=2).epoch(0))
+        >>> list(side_by_side(long, short, length=2).epoch(0))
         [(1, 10), (2, 20)]
     """
+    steps = max(map(len, loaders)) if length is None else length
 
-    def __init__(self, *loaders: Epochs, length: int | None = None) -> None:
-        self._loaders = loaders
-        self._length = max(map(len, loaders)) if length is None else length
+    def stream(loader: Epochs, number: int) -> Iterator[tuple[Any, ...]]:
+        rounds = -(-steps // len(loader))
+        for position in range(rounds):
+            yield from loader.epoch(number * rounds + position)
 
-    def __len__(self) -> int:
-        """Steps to an epoch."""
-        return self._length
-
-    def epoch(self, number: int) -> Iterator[tuple[Any, ...]]:
-        """The steps of epoch ``number``."""
-        streams = [self._stream(loader, number) for loader in self._loaders]
-        for _, *batches in zip(range(self._length), *streams, strict=False):
+    def epoch(number: int) -> Iterator[tuple[Any, ...]]:
+        for _, *batches in zip(range(steps), *(stream(loader, number) for loader in loaders), strict=False):
             yield tuple(part for batch in batches for part in batch)
 
-    def _stream(self, loader: Epochs, number: int) -> Iterator[tuple[Any, ...]]:
-        rounds = -(-self._length // len(loader))
-        for turn in range(rounds):
-            yield from loader.epoch(number * rounds + turn)
+    return EpochsFrom(steps, epoch)
 
 
-class InTurn:
-    """Passes over loaders, one after the other; each batch is followed by what belongs to its pass.
+def in_sequence(passes: Sequence[tuple[Epochs, tuple[Any, ...]]]) -> EpochsFrom:
+    """Return the batches of one loader after the other, each batch extended by the values of its pass.
 
-    The n-th pass of epoch e is that loader's epoch ``e * passes + n``, so a loader that comes twice is shuffled anew.
+    The n-th pass of epoch e is epoch ``e * passes + n`` of its loader, so a repeated loader has another order.
 
     Args:
-        passes: each a loader and further values for all of its batches.
+        passes: Each a loader and the values for all of its batches.
     """
 
-    def __init__(self, passes: Sequence[tuple[Epochs, tuple[Any, ...]]]) -> None:
-        self._passes = tuple(passes)
+    def epoch(number: int) -> Iterator[tuple[Any, ...]]:
+        for position, (loader, values) in enumerate(passes):
+            for batch in loader.epoch(number * len(passes) + position):
+                yield (*batch, *values)
 
-    def __len__(self) -> int:
-        """Batches of all passes."""
-        return sum(len(loader) for loader, _ in self._passes)
-
-    def epoch(self, number: int) -> Iterator[tuple[Any, ...]]:
-        """The batches of epoch ``number``."""
-        for position, (loader, extra) in enumerate(self._passes):
-            for batch in loader.epoch(number * len(self._passes) + position):
-                yield (*batch, *extra)
+    return EpochsFrom(sum(len(loader) for loader, _ in passes), epoch)
 
 
-class Later:
-    """A loader from epoch ``first`` on, for a method that trains in rounds."""
-
-    def __init__(self, batches: Epochs, first: int) -> None:
-        self._batches = batches
-        self._first = first
-
-    def __len__(self) -> int:
-        """Batches to an epoch."""
-        return len(self._batches)
-
-    def epoch(self, number: int) -> Iterator[tuple[Any, ...]]:
-        """The batches of epoch ``first + number``."""
-        return self._batches.epoch(self._first + number)
+def from_epoch(batches: Epochs, first: int) -> EpochsFrom:
+    """Return the epochs of a loader from epoch ``first``, for a method that calls the training loop several times."""
+    return EpochsFrom(len(batches), lambda number: batches.epoch(first + number))
 
 
-class Repeated:
-    """Every batch ``times`` times in a row."""
+def repeated(batches: Epochs, times: int) -> EpochsFrom:
+    """Return batches that each occur ``times`` times in a row."""
 
-    def __init__(self, batches: Epochs, times: int) -> None:
-        self._batches = batches
-        self._times = times
+    def epoch(number: int) -> Iterator[tuple[Any, ...]]:
+        return (batch for batch in batches.epoch(number) for _ in range(times))
 
-    def __len__(self) -> int:
-        """Batches to an epoch."""
-        return len(self._batches) * self._times
-
-    def epoch(self, number: int) -> Iterator[tuple[Any, ...]]:
-        """The batches of epoch ``number``."""
-        for batch in self._batches.epoch(number):
-            for _ in range(self._times):
-                yield batch
+    return EpochsFrom(len(batches) * times, epoch)
 
 
-class Stamped:
-    """Every batch followed by a number that moves with the run, such as a weight of the loss.
+def with_step_value(batches: Epochs, value: Callable[[int], float]) -> EpochsFrom:
+    """Return batches extended by a number that changes during the run, such as a weight of the loss.
 
     Args:
-        batches: the loader.
-        value: gives the number of a step, counted from the start of the run.
+        batches: Loader.
+        value: Function that returns the number of a step, counted from the start of the run.
     """
 
-    def __init__(self, batches: Epochs, value: Callable[[int], float]) -> None:
-        self._batches = batches
-        self._value = value
+    def epoch(number: int) -> Iterator[tuple[Any, ...]]:
+        for step, batch in enumerate(batches.epoch(number), start=number * len(batches)):
+            yield (*batch, torch.tensor(value(step)))
 
-    def __len__(self) -> int:
-        """Batches to an epoch."""
-        return len(self._batches)
-
-    def epoch(self, number: int) -> Iterator[tuple[Any, ...]]:
-        """The batches of epoch ``number``."""
-        first = number * len(self._batches)
-        for step, batch in enumerate(self._batches.epoch(number), start=first):
-            yield (*batch, torch.tensor(self._value(step)))
+    return EpochsFrom(len(batches), epoch)
 
 
-class Relabelled:
-    """Images with random labels instead of their own, drawn anew in every epoch from ``labels`` alike."""
+def with_random_labels(batches: Epochs, labels: Sequence[int], seed: int) -> EpochsFrom:
+    """Return batches of images with random labels, drawn uniformly from ``labels`` and again in every epoch."""
 
-    def __init__(self, batches: Epochs, labels: Sequence[int], seed: int) -> None:
-        self._batches = batches
-        self._choices = np.asarray(labels, np.int64)
-        self._seed = seed
-
-    def __len__(self) -> int:
-        """Batches to an epoch."""
-        return len(self._batches)
-
-    def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of epoch ``number``, with the same labels at every call."""
-        rng = np.random.default_rng([self._seed, number])
-        for images, *_ in self._batches.epoch(number):
-            drawn = torch.from_numpy(rng.choice(self._choices, size=len(images)))
+    def epoch(number: int) -> Iterator[tuple[Any, ...]]:
+        rng = np.random.default_rng([seed, number])
+        for images, *_ in batches.epoch(number):
+            drawn = torch.from_numpy(rng.choice(np.asarray(labels, np.int64), size=len(images)))
             yield images, drawn.to(images.device)
+
+    return EpochsFrom(len(batches), epoch)

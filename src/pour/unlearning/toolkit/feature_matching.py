@@ -1,39 +1,61 @@
-"""The task of POUR-A's encoder: projected features on forget images, unchanged ones on anchors."""
+"""The training target of POUR-A's encoder, and the conditions for its release.
+
+The encoder learns projected features on forget images and keeps its features on anchors.
+"""
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from pour.errors import PourError
+from pour.errors import DivergenceError
 from pour.geometry.eraser import Eraser
 from pour.models.head import find_head
-from pour.models.history import forgotten_before
 from pour.models.modes import evaluating
 from pour.models.tap import tap_features
-from pour.unlearning.toolkit.acceptance import Measured
-from pour.unlearning.toolkit.feature_maps import forgotten_cells
-from pour.unlearning.toolkit.measured_direction import projected_in_place, scores_on, share_answered, share_changed
+from pour.unlearning.toolkit.features import forgotten_rows, row_mean
 from pour.unlearning.toolkit.teachers import frozen_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
 
     from pour.geometry.projector import Projector
     from pour.models.tap import Tap
     from pour.training.run import Run
-    from pour.unlearning.request import Granted
-    from pour.unlearning.toolkit.measured_direction import Choice
+    from pour.unlearning.toolkit.measured_direction import Answers, Choice
 
-__all__ = ["Matching"]
+__all__ = ["MOST_ANCHOR_ERROR", "MOST_CHANGED", "Matching", "Measured", "copy_state", "move_back"]
 
-# Without a bound, a class that hardly moves the features would have a weight without a bound.
+MOST_ANCHOR_ERROR = 0.05
+"""Largest mean squared change of the anchors' projected features, as a share of their variance."""
+MOST_CHANGED = 0.1
+"""Largest share of the anchors whose decision between retained classes may change."""
+# Parts of the way from the original to the trained weights that are tried, in this order.
+_PARTS = (1.0, 0.9, 0.8, 0.65, 0.5, 0.35, 0.2, 0.1)
+# Without a limit, a class that hardly moves the features would have an unlimited weight.
 _MOST_WEIGHT = 1000.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Measurements of an encoder with the projector in front of its head."""
+
+    left: float
+    """Share of the forget images whose answer, as released, is a forgotten class."""
+    changed: float
+    """Share of the anchors whose decision between retained classes, as released, is not the original decision."""
+    anchor_error: float
+    """Mean squared change of the anchors' projected features, as a share of their variance."""
+
+    def accepted(self, most_left: float) -> bool:
+        """Return whether the encoder may be released; not a number is not accepted."""
+        return self.left <= most_left and self.changed <= MOST_CHANGED and self.anchor_error <= MOST_ANCHOR_ERROR
 
 
 class Matching:
@@ -45,8 +67,8 @@ class Matching:
     Args:
         model: Network that is trained; a copy of it is the teacher.
         choice: Direction with its projection P.
+        answers: Answers of the original on forget images and anchors.
         classes: Indices of the classes to forget.
-        request: Forget images.
         run: Device.
         forget: Batches of forget images and labels, to measure how far P moves their features.
         anchors: Batches of anchors, to measure the variance of their features and how far training moves them.
@@ -57,8 +79,8 @@ class Matching:
         self,
         model: nn.Module,
         choice: Choice,
+        answers: Answers,
         classes: tuple[int, ...],
-        request: Granted,
         run: Run,
         forget: Sequence[tuple[Tensor, Tensor]],
         anchors: Sequence[Tensor],
@@ -67,26 +89,21 @@ class Matching:
     ) -> None:
         self.choice = choice
         self.weight = weight
-        self._model, self._request, self._run = model, request, run
+        self._model, self._classes, self._answers, self._anchors = model, classes, answers, anchors
         self._teacher = frozen_copy(model, run)
         self._head = find_head(model)
-        self._classes = classes
         self._projection = choice.removal.to(run.torch_device)
         self._basis = _basis(self._projection)
-        self._anchors, self._forget = anchors, forget
-        self._gone = tuple(sorted({*classes, *forgotten_before(model)}))
-        self._scores = [scores_on(model, batch) for batch in anchors]
-        self._taps: tuple[Tap, Tap] | None = None
-        with tap_features(self._teacher, self._head.name) as tap:
-            kept = torch.cat([self._projected(self._rows(self._teacher, tap, batch)) for batch in anchors])
-            flat = kept.flatten(0, -2)
-            # The scale of the loss; it makes the weight on the anchors mean the same on every network.
-            self._variance = max(flat.var(dim=0).sum().item(), torch.finfo(torch.float32).tiny)
-            self._targets = torch.split(kept, [len(batch) for batch in anchors])
+        with self.tapped(), torch.no_grad():
+            kept_features = torch.cat([self._projected(self._teacher_rows(batch)) for batch in anchors])
+            # The scale of the loss gives the weight on the anchors the same meaning on every network.
+            variance = kept_features.flatten(0, -2).var(dim=0).sum().item()
+            self._variance = max(variance, torch.finfo(torch.float32).tiny)
+            self._targets = torch.split(kept_features, [len(batch) for batch in anchors])
             moved, count = 0.0, 0.0
             for images, labels in forget:
-                rows = self._rows(self._teacher, tap, images)
-                cells = self._cells(labels, rows)
+                rows = self._teacher_rows(images)
+                cells = forgotten_rows(model, labels, classes, rows.shape[:-1])
                 moved += ((rows - self._projected(rows)).square().sum(dim=-1) * cells).sum().item()
                 count += cells.sum().item()
         self._extra = min(self._variance * max(count, 1) / max(moved, 1e-30), _MOST_WEIGHT)
@@ -95,28 +112,24 @@ class Matching:
     def tapped(self) -> Iterator[None]:
         """Record the features of the trained network and of its teacher while the block runs."""
         with (
-            tap_features(self._model, self._head.name) as own,
-            tap_features(self._teacher, self._head.name) as other,
+            tap_features(self._model, self._head.name) as student_tap,
+            tap_features(self._teacher, self._head.name) as teacher_tap,
         ):
-            self._taps = (own, other)
-            try:
-                yield
-            finally:
-                self._taps = None
+            self._student_tap, self._teacher_tap = student_tap, teacher_tap
+            yield
 
     def loss(self, student: nn.Module, images: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
-        """Return the loss of a step: that of forget rows plus the weighted one of the other rows."""
-        own, other = self._tapped_networks()
+        """Return the loss of a step: the loss of forget rows plus the weighted loss of the other rows."""
         together = torch.cat([images, anchors])
         with torch.no_grad():
-            target = self._projected(self._rows(self._teacher, other, together))
-        rows = self._rows(student, own, together)
-        count = len(images)
+            target = self._projected(self._teacher_rows(together))
+        rows = self._rows(student, self._student_tap, together)
         error = rows - target
-        cells = torch.cat([self._cells(labels, rows[:count]), error.new_zeros(error[count:].shape[:-1])])
+        cells = error.new_zeros(error.shape[:-1])
+        cells[: len(images)] = forgotten_rows(self._model, labels, self._classes, cells[: len(images)].shape)
         forget = error.square().sum(dim=-1) + self._extra * (error @ self._basis.T).square().sum(dim=-1)
-        kept = (self._projected(rows) - target).square().sum(dim=-1)
-        return (_mean(forget, cells) + self.weight * _mean(kept, 1 - cells)) / self._variance
+        retain = (self._projected(rows) - target).square().sum(dim=-1)
+        return (row_mean(forget, cells) + self.weight * row_mean(retain, 1 - cells)) / self._variance
 
     @torch.no_grad()
     def mean_loss(self, batches: Sequence[tuple[Tensor, ...]]) -> float:
@@ -127,47 +140,67 @@ class Matching:
 
     @torch.no_grad()
     def measure(self) -> Measured:
-        """Return what is measured of the network with the projector in front of its head."""
-        own, _ = self._tapped_networks()
+        """Return the measurements of the network with the projector in front of its head."""
         total = count = 0.0
         with evaluating(self._model):
             for images, target in zip(self._anchors, self._targets, strict=True):
-                rows = self._projected(self._rows(self._model, own, images))
+                rows = self._projected(self._rows(self._model, self._student_tap, images))
                 distance = (rows - target).square().sum(dim=-1)
                 total, count = total + distance.sum().item(), count + distance.numel()
-        with projected_in_place(self._model, self._head, self._projection, self._gone) as released:
-            left = share_answered(released, self._forget, self._gone)
-            changed = share_changed(released, self._anchors, self._scores, self._gone)
+        left, changed = self._answers.behind(self._projection, self._model, self._head)
         return Measured(left=left, changed=changed, anchor_error=total / max(count, 1) / self._variance)
-
-    def _tapped_networks(self) -> tuple[Tap, Tap]:
-        """Return the taps of the trained network and of its teacher. Raise PourError outside of :meth:`tapped`."""
-        if self._taps is None:
-            raise PourError("The encoder is measured without its taps; call this inside of tapped().")
-        return self._taps
 
     def _projected(self, rows: Tensor) -> Tensor:
         projected: Tensor = self._projection(rows)
         return projected
+
+    def _teacher_rows(self, images: Tensor) -> Tensor:
+        return self._rows(self._teacher, self._teacher_tap, images)
 
     def _rows(self, model: nn.Module, tap: Tap, images: Tensor) -> Tensor:
         """Return the encoder's features, (n, d) or (n, ..., d)."""
         model(images)
         return tap.raw.float().movedim(self._head.dim, -1)
 
-    def _cells(self, labels: Tensor, rows: Tensor) -> Tensor:
-        """Return 1 for each row of a forgotten class, otherwise 0: all rows of a forget image, except on scenes."""
-        if not self._request.pixelwise:
-            return rows.new_ones(rows.shape[:-1])
-        return forgotten_cells(self._model, labels, self._classes, (rows.shape[1], rows.shape[2])).to(rows)
-
 
 def _basis(projection: Projector | Eraser) -> Tensor:
-    """Return orthonormal rows that span what the projection reads."""
+    """Return an orthonormal basis of the directions that the projection reads, as rows."""
     rows = projection.readings if isinstance(projection, Eraser) else projection.basis
     basis: Tensor = torch.linalg.qr(rows.double().T).Q.T
     return basis.float()
 
 
-def _mean(values: Tensor, weights: Tensor) -> Tensor:
-    return (values * weights).sum() / weights.sum().clamp(min=1)
+def copy_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of the model's state dict."""
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+@torch.no_grad()
+def move_back(
+    model: nn.Module, original: dict[str, Tensor], measure: Callable[[], Measured], *, most_left: float
+) -> tuple[float, Measured | None]:
+    """Move ``model`` back towards its original weights until it is accepted; return the kept part and its measures.
+
+    The parts 1, 0.9, 0.8, ... 0.1 of the way are tried. If none is accepted, the original weights are restored, and
+    the part is 0, without measures.
+
+    Args:
+        model: Trained network, changed in place.
+        original: State dict from before the training.
+        measure: Function that measures ``model`` as it is.
+        most_left: Largest share of the forget images that may keep their class as released.
+    """
+    trained = copy_state(model)
+    if all(bool(tensor.isfinite().all()) for tensor in trained.values() if tensor.is_floating_point()):
+        for part in _PARTS:
+            for name, tensor in model.state_dict().items():
+                moves = tensor.is_floating_point() and part < 1
+                tensor.copy_(torch.lerp(original[name], trained[name], part) if moves else trained[name])
+            try:
+                measured = measure()
+            except DivergenceError:
+                continue
+            if measured.accepted(most_left):
+                return part, measured
+    model.load_state_dict(original)
+    return 0.0, None

@@ -1,4 +1,4 @@
-"""The direction of POUR-A, chosen by what its projection does to the model's answers."""
+"""The direction of POUR-A, chosen by the changes of the model's answers behind its projection."""
 
 from __future__ import annotations
 
@@ -19,34 +19,24 @@ from pour.models.output import scores_of
 from pour.models.projecting.direction import MOST_STRETCH, RowDirection, head_removal, stretch, with_earlier
 from pour.models.projecting.projected_head import ProjectedHead
 from pour.models.tap import to_unit
+from pour.unlearning.toolkit.distillation import MOST_LEFT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from pour.geometry.projector import Projector
 
-__all__ = [
-    "CANDIDATES",
-    "MOST_LEFT",
-    "Choice",
-    "choose_by_measurement",
-    "projected_in_place",
-    "scores_on",
-    "share_answered",
-    "share_changed",
-]
+__all__ = ["CANDIDATES", "Answers", "Choice", "choose_by_measurement"]
 
 CANDIDATES: tuple[RowDirection, ...] = ("weights", "decisions", "scores")
 """Directions in the order in which they are tried."""
-MOST_LEFT = 0.002
-"""Largest share of the forget images, or of the class's pixels, that a projection may leave with their class."""
 # Rounding moves a score by less than this share of the range of the scores, so it decides nothing.
 _ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A direction with the map that removes it and what was measured for it."""
+    """A direction with the map that removes it and the measurements for it."""
 
     direction: RowDirection
     removal: Projector | Eraser
@@ -54,30 +44,83 @@ class Choice:
     left: float
     """Share of the measured forget images whose answer behind the projection is a forgotten class."""
     changed: float
-    """Share of the anchors whose decision between retained classes changed, or that get a forgotten class now."""
+    """Share of the anchors whose decision between retained classes changed, or that now get a forgotten class."""
+
+
+class Answers:
+    """Answers of a network on forget images and on anchors, to be compared with its answers behind a projection.
+
+    Args:
+        model: Network as it is before any change.
+        classes: Indices of the classes to forget.
+        forget: Batches of images and labels. Negative labels belong to void pixels.
+        anchors: Batches of images; may be empty.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        classes: Collection[int],
+        forget: Sequence[tuple[Tensor, Tensor]],
+        anchors: Sequence[Tensor],
+    ) -> None:
+        self.forgotten = tuple(sorted({*classes, *forgotten_before(model)}))
+        self._forget = forget
+        self._anchors = anchors
+        self._before = [_scores(model, batch) for batch in anchors]
+
+    def behind(self, removal: Projector | Eraser, model: nn.Module, head: Head) -> tuple[float, float]:
+        """Return the shares ``left`` and ``changed`` of :class:`Choice` for ``model`` behind ``removal``."""
+        with _projected_in_place(model, head, removal, self.forgotten) as projected:
+            return self._left(projected), self._changed(projected)
+
+    def _left(self, model: nn.Module) -> float:
+        """Return the share of forget images, or of their labelled pixels, whose answer is a forgotten class."""
+        answered = total = 0
+        for images, labels in self._forget:
+            counts = labels >= 0
+            answered += int((self._is_forgotten(_scores(model, images)) & counts).sum())
+            total += int(counts.sum())
+        return answered / max(1, total)
+
+    def _changed(self, model: nn.Module) -> float:
+        """Return the share of anchors whose decision changed.
+
+        A decision changed if another retained class has the highest score of the retained classes, ties up to rounding
+        excepted, or if the answer became a forgotten class.
+        """
+        moved = total = 0
+        for images, before in zip(self._anchors, self._before, strict=True):
+            scores = _scores(model, images)
+            retained = [label for label in range(scores.shape[1]) if label not in self.forgotten]
+            returned = self._is_forgotten(scores) & ~self._is_forgotten(before)
+            changed = _changed_decisions(before[:, retained], scores[:, retained]) | returned
+            moved, total = moved + int(changed.sum()), total + changed.numel()
+        return moved / max(1, total)
+
+    def _is_forgotten(self, scores: Tensor) -> Tensor:
+        return torch.isin(scores.argmax(dim=1), torch.tensor(self.forgotten, device=scores.device))
 
 
 @torch.no_grad()
 def choose_by_measurement(
     model: nn.Module,
     classes: tuple[int, ...],
-    forget: Sequence[tuple[Tensor, Tensor]],
-    anchors: Sequence[Tensor],
+    answers: Answers,
     *,
     candidates: Sequence[RowDirection] = CANDIDATES,
 ) -> Choice:
-    """Return the first candidate whose projection removes the class and changes no decision between retained ones.
+    """Return the first candidate whose projection removes the class and changes no decision between retained classes.
 
     A candidate is accepted if at most 0.2 % of the forget images get a forgotten class as their answer behind its
     projection, and if no anchor changes its decision between retained classes. ``decisions`` is a candidate only if it
     is well conditioned. If none is accepted, the candidate that leaves the least of the class is returned; among
-    equals, the one that changes the fewest decisions.
+    equals, the candidate that changes the fewest decisions.
 
     Args:
         model: Classifier; its head is exchanged during the measurement and is in place again afterwards.
         classes: Indices of the classes to forget.
-        forget: Batches of images and labels. Negative labels belong to pixels that do not count.
-        anchors: Batches of images; may be empty.
+        answers: Answers of the model on the forget images and on anchors.
         candidates: Directions to try.
 
     Raises:
@@ -85,65 +128,47 @@ def choose_by_measurement(
     """
     head = find_head(model)
     earlier = forgotten_before(model)
-    gone = tuple(sorted({*classes, *earlier}))
-    before = [scores_on(model, batch) for batch in anchors]
-    found: list[Choice] = []
+    measured: list[Choice] = []
     problem: UsageError | None = None
     for direction in candidates:
-        if direction == "weights" and len(candidates) > 1 and set(gone) > set(classes):
+        if direction == "weights" and len(candidates) > 1 and set(answers.forgotten) > set(classes):
             # It leaves an earlier class its bias, and there are no images of that class to measure on.
             continue
         try:
-            removal = _removal(head, classes, direction, earlier, alone=len(candidates) == 1)
+            removal = _removal(head, classes, direction, earlier, is_only=len(candidates) == 1)
         except UsageError as error:
             problem = error
             continue
-        choice = _measured(model, head, direction, removal, gone, forget, anchors, before)
+        choice = Choice(direction, removal, *answers.behind(removal, model, head))
         if choice.left <= MOST_LEFT and choice.changed == 0:
             return choice
-        found.append(choice)
-    if not found:
+        measured.append(choice)
+    if not measured:
         raise problem or UsageError(f"The head admits none of the directions {', '.join(candidates)}.")
-    return min(found, key=lambda choice: (max(choice.left, MOST_LEFT), choice.changed))
+    return min(measured, key=lambda choice: (max(choice.left, MOST_LEFT), choice.changed))
 
 
 def _removal(
-    head: Head, classes: tuple[int, ...], direction: RowDirection, earlier: Collection[int], *, alone: bool
+    head: Head, classes: tuple[int, ...], direction: RowDirection, earlier: Collection[int], *, is_only: bool
 ) -> Projector | Eraser:
-    """Return the map of ``direction``, behind that of an earlier request whose projector is still in place."""
+    """Return the map of ``direction``, behind the map of an earlier request whose projector is still in place."""
     before = head.module if isinstance(head.module, ProjectedHead) else None
     # A later request must not move the scores of an earlier one off the mean, so it sets them all.
     together = with_earlier(head, classes, earlier)
-    if direction == "decisions" and not alone and stretch(head, together, earlier=earlier) > MOST_STRETCH:
+    if direction == "decisions" and not is_only and stretch(head, together, earlier=earlier) > MOST_STRETCH:
         raise UsageError('direction="decisions" is not well conditioned for this head; take direction="scores".')
     removal = head_removal(head, together, direction, earlier=earlier)
     return removal if before is None else Eraser.after(before.projector, removal)
 
 
-def _measured(
-    model: nn.Module,
-    head: Head,
-    direction: RowDirection,
-    removal: Projector | Eraser,
-    gone: tuple[int, ...],
-    forget: Sequence[tuple[Tensor, Tensor]],
-    anchors: Sequence[Tensor],
-    before: Sequence[Tensor],
-) -> Choice:
-    with projected_in_place(model, head, removal, gone) as projected:
-        left = share_answered(projected, forget, gone)
-        changed = share_changed(projected, anchors, before, gone)
-    return Choice(direction, removal, left, changed)
-
-
 @contextlib.contextmanager
-def projected_in_place(
-    model: nn.Module, head: Head, removal: Projector | Eraser, gone: tuple[int, ...]
+def _projected_in_place(
+    model: nn.Module, head: Head, removal: Projector | Eraser, forgotten: tuple[int, ...]
 ) -> Iterator[nn.Module]:
-    """Have ``removal`` in front of the linear layer of ``head`` while the block runs, all scores kept."""
+    """Put ``removal`` in front of the linear layer of ``head`` while the block runs; all classes keep their scores."""
     place = find_head(model).module
     removal = removal.to(head.weight.device)
-    projected = ProjectedHead(head.layer, removal, forgotten=gone, forgotten_logit="keep")
+    projected = ProjectedHead(head.layer, removal, forgotten=forgotten, forgotten_logit="keep")
     changed = swap_module(model, place, projected)
     try:
         yield changed
@@ -151,48 +176,16 @@ def projected_in_place(
         swap_module(changed, projected, place)
 
 
-@torch.no_grad()
-def share_answered(model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]], gone: tuple[int, ...]) -> float:
-    """Return the share of images, or of pixels with a label, that ``model`` answers with a class of ``gone``."""
-    answered = counted = 0
-    for images, labels in batches:
-        answers = scores_on(model, images).argmax(dim=1)
-        counts = labels >= 0
-        answered += int((torch.isin(answers, torch.tensor(gone, device=answers.device)) & counts).sum())
-        counted += int(counts.sum())
-    return answered / max(1, counted)
-
-
-@torch.no_grad()
-def share_changed(
-    model: nn.Module, batches: Sequence[Tensor], before: Sequence[Tensor], gone: tuple[int, ...]
-) -> float:
-    """Return the share of images whose decision is another one than that of the scores ``before``.
-
-    A decision is another one if another retained class has the highest score of the retained classes, ties up to
-    rounding left out, or if the answer became a class of ``gone``.
-    """
-    moved = count = 0
-    for images, earlier in zip(batches, before, strict=True):
-        scores = scores_on(model, images)
-        retained = [label for label in range(scores.shape[1]) if label not in gone]
-        forgotten = torch.tensor(gone, device=scores.device)
-        returned = torch.isin(scores.argmax(dim=1), forgotten) & ~torch.isin(earlier.argmax(dim=1), forgotten)
-        changed = _changed_decisions(earlier[:, retained], scores[:, retained]) | returned
-        moved, count = moved + int(changed.sum()), count + changed.numel()
-    return moved / max(1, count)
-
-
 def _changed_decisions(before: Tensor, after: Tensor) -> Tensor:
-    """Return where the highest of the scores (n, C, ...) is another one, ties up to rounding left out."""
+    """Return where the highest of the scores (n, C, ...) is another score now, ties up to rounding excepted."""
     top = before.amax(dim=1)
-    chosen = after.argmax(dim=1)
+    chosen_class = after.argmax(dim=1)
     range_of_scores = (top - before.amin(dim=1)).clamp(min=torch.finfo(before.dtype).tiny)
-    lost = top - before.gather(1, chosen.unsqueeze(1)).squeeze(1)
+    lost = top - before.gather(1, chosen_class.unsqueeze(1)).squeeze(1)
     return lost > _ROUNDING * range_of_scores
 
 
-def scores_on(model: nn.Module, images: Tensor) -> Tensor:
+def _scores(model: nn.Module, images: Tensor) -> Tensor:
     """Return the scores of ``images`` in single precision, the model in evaluation mode."""
     with evaluating(model), torch.no_grad():
         return scores_of(model(to_unit(images))).float()

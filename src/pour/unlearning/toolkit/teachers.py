@@ -1,4 +1,4 @@
-"""Teachers: networks that a method compares its student with, and the distance between their answers."""
+"""Teachers: frozen networks that a method compares its student with, and the parts of the student that stay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["divergence", "fresh_model", "frozen_copy", "frozen_head", "unmasked"
 
 
 def frozen_copy(model: nn.Module, run: Run) -> nn.Module:
-    """A copy in evaluation mode, on the run's device, whose weights do not train."""
+    """Return a copy in evaluation mode, on the run's device, whose weights do not train."""
     return copy_model(model).to(run.torch_device).eval().requires_grad_(False)
 
 
@@ -44,10 +44,10 @@ def frozen_head(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Let nothing be dropped while the block runs: a student that must match features cannot match noise.
+    """Drop nothing while the block runs, because a student that must match features cannot match noise.
 
-    Neither activations, those inside attention and recurrent layers included, nor whole branches (the DropPath of timm
-    and transformers, torchvision's StochasticDepth).
+    This includes dropout inside of attention and recurrent layers, and whole branches (the DropPath of timm and
+    transformers, the StochasticDepth of torchvision).
     """
     dropping = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
     shares = [
@@ -71,21 +71,23 @@ def _drops_branches(module: nn.Module) -> bool:
 
 
 def fresh_model(model: nn.Module, request: Granted, run: Run) -> nn.Module:
-    """A freshly initialised network of the request, drawn with the run's seed alone; ``model`` says how many scores."""
+    """Return a freshly initialised network of the request, drawn with the run's seed alone.
+
+    Raises:
+        UsageError: The network has another number of scores than ``model``.
+    """
     with run.seeded():
         fresh = request.build()
-    found, wanted = find_head(fresh, head=card_of(model).head).num_classes, find_head(model).num_classes
-    if found != wanted:
-        raise UsageError(
-            f"build= made a model with {found} scores, but the model at hand has {wanted}; build the same."
-        )
+    built, expected = find_head(fresh, head=card_of(model).head).num_classes, find_head(model).num_classes
+    if built != expected:
+        raise UsageError(f"build= made a model with {built} scores, but the model has {expected}; build the same.")
     return fresh
 
 
 def unmasked(model: nn.Module, run: Run) -> Callable[[Tensor], Tensor]:
-    """What leaves the scores (n, C, ...) of masked classes out; where ``model`` has none, all stay as they are.
+    """Return a function that leaves out the scores (n, C, ...) of masked classes.
 
-    A masked class scores -1e15, beside which a product or a divergence of the other scores is nothing.
+    A masked class has the score -1e15. Next to it, a product or a divergence of the other scores is lost in rounding.
     """
     head = find_head(model)
     masked: set[int] = set()
@@ -95,12 +97,12 @@ def unmasked(model: nn.Module, run: Run) -> Callable[[Tensor], Tensor]:
         masked.update(is_masked(head.bias).nonzero().flatten().tolist())
     if not masked:
         return lambda scores: scores
-    kept = torch.tensor([label for label in range(head.num_classes) if label not in masked], device=run.torch_device)
-    return lambda scores: scores.index_select(1, kept)
+    others = torch.tensor([label for label in range(head.num_classes) if label not in masked], device=run.torch_device)
+    return lambda scores: scores.index_select(1, others)
 
 
 def divergence(teacher: Tensor, student: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """T^2 KL(softmax(teacher / T) || softmax(student / T)), averaged over the batch, of scores (n, C, ...).
+    """Return T^2 KL(softmax(teacher / T) || softmax(student / T)), averaged over the batch, of scores (n, C, ...).
 
     Example:
         >>> divergence(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 2.0]])).item()

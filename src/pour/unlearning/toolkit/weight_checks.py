@@ -1,4 +1,4 @@
-"""What a method that writes into a layer must know of it."""
+"""Check that a layer stores its weight, before a method changes it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["check_weight"]
 
 
 def check_weight(layer: nn.Module, name: str, method: str) -> None:
-    """Raise where ``layer`` computes its weight or bias from other parameters, so that what is written there is lost.
+    """Raise UsageError if ``layer`` computes its weight or bias from other parameters, so that a change would be lost.
 
     Args:
-        layer: a linear layer or convolution.
-        name: what the model calls it.
-        method: what is going to write.
+        layer: Linear layer or convolution.
+        name: Name of the layer in the model.
+        method: Name of the method that changes the weight.
     """
-    # A computed weight is no parameter of its own; a layer may do without a bias.
+    # A computed weight is no parameter of the layer; a layer may do without a bias.
     if "weight" not in layer._parameters or (layer.bias is not None and "bias" not in layer._parameters):
         raise UsageError(
             f"The layer {name!r} computes its weight (a parametrization such as weight norm), so {method} cannot "

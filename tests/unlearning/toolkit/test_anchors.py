@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pour.unlearning.toolkit.views import has_views, transformed_copies
+from pour.unlearning.toolkit.anchors import has_copies, transformed_copies
 
 
 @given(
@@ -53,4 +53,4 @@ def test_most_copies_are_no_longer_the_image() -> None:
     ],
 )
 def test_only_planes_have_views(inputs: torch.Tensor, expected: bool) -> None:
-    assert has_views(inputs) is expected
+    assert has_copies(inputs) is expected

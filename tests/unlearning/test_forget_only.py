@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pour
-import pour.unlearning.toolkit.anchored as anchored
+import pour.unlearning.forget_only as forget_only
+import pour.unlearning.toolkit.anchors as anchors
 from pour.data.splits import Splits
 from pour.errors import UsageError
 from pour.models.head import find_head
@@ -24,8 +25,8 @@ from pour.training.loop import EpochsOf
 from pour.training.run import Run
 from pour.training.tasks.classify import evaluation_loader
 from pour.unlearning import ForgetRequest, get_method, make_method
-from pour.unlearning.toolkit.anchored import AnchoredMethod, WithCopies, masked_divergence
-from pour.unlearning.toolkit.views import transformed_copies
+from pour.unlearning.forget_only import ForgetOnlyMethod, masked_divergence
+from pour.unlearning.toolkit.anchors import transformed_copies, with_copies
 
 if TYPE_CHECKING:
     from pour.data.dataset import ImageDataset, ImageSplit
@@ -65,7 +66,7 @@ def test_every_method_that_trains_on_forget_images_alone_has_the_option() -> Non
     assert set(iterative) - {"pour-a"} == OPTIONS.keys(), "POUR-A has anchors of its own"
     for name in OPTIONS:
         method = make_method(name)
-        assert isinstance(method, AnchoredMethod)
+        assert isinstance(method, ForgetOnlyMethod)
         assert (method.anchor, method.anchor_weight) == ("none", 1.0)
 
 
@@ -92,8 +93,8 @@ def test_without_anchors_nothing_is_copied_or_drawn(name: str, monkeypatch: pyte
     def refuse(*_: object) -> None:
         raise AssertionError("copies were made")
 
-    monkeypatch.setattr(anchored, "transformed_copies", refuse)
-    monkeypatch.setattr(anchored, "WithCopies", refuse)
+    monkeypatch.setattr(anchors, "transformed_copies", refuse)
+    monkeypatch.setattr(forget_only, "with_copies", refuse)
     options: dict[str, Any] = {"epochs": 2, "lr": 1e-3}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -103,7 +104,7 @@ def test_without_anchors_nothing_is_copied_or_drawn(name: str, monkeypatch: pyte
 
 
 def copies_of(run: Run) -> list[tuple[Tensor, Tensor, Tensor]]:
-    return list(WithCopies(EpochsOf(FORGET, run.seed), run).epoch(0))  # type: ignore[arg-type]
+    return list(with_copies(EpochsOf(FORGET, run.seed), run).epoch(0))  # type: ignore[arg-type]
 
 
 def test_the_loss_of_delete_has_the_divergence_on_the_copies() -> None:
@@ -186,7 +187,7 @@ def test_a_loader_with_a_short_last_batch(name: str) -> None:
 
 def test_copies_are_the_same_at_every_call_and_differ_between_epochs() -> None:
     run = Run(seed=1, device="cpu")
-    loader = WithCopies(EpochsOf([(torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8), torch.zeros(4))], 0), run)
+    loader = with_copies(EpochsOf([(torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8), torch.zeros(4))], 0), run)
     assert len(loader) == 1
     (images, _, first), (_, _, second), (_, _, other) = (next(loader.epoch(number)) for number in (0, 0, 1))
     assert images.is_floating_point()
@@ -209,7 +210,7 @@ def test_inputs_that_are_not_images_are_refused(name: str) -> None:
 
 
 def test_wrong_options_are_told() -> None:
-    with pytest.raises(UsageError, match="anchor is 'copies'; choose none or views"):
+    with pytest.raises(UsageError, match="anchor must be none or views, but is 'copies'"):
         make_method("delete", anchor="copies")
     with pytest.raises(UsageError, match="anchor_weight must be above 0, but is 0"):
         make_method("pour-d", anchor_weight=0)
