@@ -1,10 +1,10 @@
-"""Files that are either whole or absent."""
+"""Write files completely or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,10 @@ __all__ = ["atomic_path", "refuse_to_overwrite", "write_text"]
 
 
 def refuse_to_overwrite(path: Path, *, overwrite: bool) -> None:
-    """Raise unless ``path`` can be a file that is free, or that the caller said may be replaced."""
+    """Raise UsageError unless ``path`` is free for a file, or is a file and ``overwrite`` is True."""
     blocked = next((parent for parent in path.parents if parent.is_file()), None)
     if blocked is not None:
-        raise UsageError(f"{path} cannot be written, because {blocked} is a file and no folder.")
+        raise UsageError(f"{path} cannot be written, because {blocked} is a file and not a folder.")
     if path.is_dir():
         raise UsageError(f"{path} is a folder; give the name of a file.")
     if path.exists() and not path.is_file():
@@ -33,26 +33,19 @@ def refuse_to_overwrite(path: Path, *, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; it takes the place of ``path`` only when the block succeeds.
+    """Yield the path of a temporary file in the same folder, which replaces ``path`` only if the block succeeds.
 
-    On any error, a full disk included, the temporary file is removed and ``path`` is as it was before. Where ``path``
-    is a link, what it leads to is replaced.
+    After any error, such as a full disk, the temporary file is removed and ``path`` has not changed. If ``path`` is a
+    link, its target is replaced.
     """
     target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    except OSError as error:
-        raise PourError(f"Cannot write to {target.parent}: {error.strerror or error}.") from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
+        temporary.touch(exist_ok=False)
         yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
         temporary.replace(target)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Kind", "load_plug_ins"]
 
 Kind = Literal["method", "metric", "dataset", "task"]
-"""What a package can add. The group of its entry points is the plural, such as ``pour.methods``."""
+"""Kind of object that a package can add. The group of its entry points is the plural, such as ``pour.methods``."""
 
 _LOADED: set[Kind] = set()
 

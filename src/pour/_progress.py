@@ -1,4 +1,4 @@
-"""One progress bar for all long work: a bar on a terminal, a line now and then in a pipe, nothing when asked."""
+"""One progress bar for all long work: a bar on a terminal, and a line every ten seconds in a pipe."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class ProgressBar:
-    """Shows how far work has come, on standard error.
+    """Shows the progress of some work on standard error.
 
     Args:
-        total: units of work.
-        description: what is being done.
+        total: Number of units of work.
+        description: Name of the work.
         enabled: False shows nothing.
 
     Example:
@@ -36,35 +36,31 @@ class ProgressBar:
         self._description = description
         self._enabled = enabled
         self._started = self._last_line = time.monotonic()
-        self._bar: Progress | None = None
-        if enabled and sys.stderr.isatty():
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._task = self._bar.add_task(description, total=total, note="")
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        on_terminal = enabled and sys.stderr.isatty()
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not on_terminal)
+        self._task = self._bar.add_task(description, total=total, note="")
 
     def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
+        self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.stop()
 
     def update(self, done: int, *, note: str = "") -> None:
-        """Say that ``done`` of the total is finished, with a short note such as the loss."""
-        if self._bar is not None:
+        """Show that ``done`` units are finished, with a short note such as the loss."""
+        if not self._bar.disable:
             self._bar.update(self._task, completed=done, note=note)
         elif self._enabled and time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()

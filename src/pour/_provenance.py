@@ -1,4 +1,4 @@
-"""What a number needs beside it to be believed: command, versions, device, commit and date."""
+"""Provenance of a result: command, versions, device, commit and date."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["circumstances"]
 
 
 def circumstances(device: torch.device, precision: str | None = None) -> dict[str, Any]:
-    """The command line, versions, device, commit of the source tree and date of this process."""
+    """Return the command line, versions, device, commit of the source tree and date of this process."""
     return {
         "command": shlex.join(["pour", *sys.argv[1:]]),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
@@ -33,16 +33,16 @@ def circumstances(device: torch.device, precision: str | None = None) -> dict[st
 
 @cache
 def _commit() -> str | None:
-    """The commit of the source tree, where pour runs from one, or as ``POUR_COMMIT`` says for a copy without it.
+    """Return the commit of the source tree, or the variable ``POUR_COMMIT`` if it is set; None without a source tree.
 
-    Asked once: a process that runs for hours has the code that it started with, whatever is committed meanwhile.
+    The commit is read once: a process that runs for hours has the code that it started with.
     """
     if "POUR_COMMIT" in os.environ:
         return os.environ["POUR_COMMIT"]
-    here = Path(__file__).resolve().parent
+    folder = Path(__file__).resolve().parent
     try:
         answer = subprocess.run(  # noqa: S603
-            ["git", "-C", str(here), "rev-parse", "--short", "HEAD"],  # noqa: S607
+            ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"],  # noqa: S607
             capture_output=True,
             text=True,
             check=True,

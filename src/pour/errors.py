@@ -24,9 +24,9 @@ class DivergenceError(PourError):
 
 def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
     """Raise UsageError if the option ``name`` has a value other than ``choices``."""
-    known = list(choices)
-    if value not in known:
-        raise UsageError(f"{name} is {value!r}; choose one of {', '.join(map(repr, known))}.")
+    allowed = list(choices)
+    if value not in allowed:
+        raise UsageError(f"{name} is {value!r}; choose one of {', '.join(map(repr, allowed))}.")
 
 
 def first_line(error: Exception) -> str:

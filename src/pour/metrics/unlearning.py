@@ -1,9 +1,9 @@
 """RUS and AUS: forgetting and retention in one number, from representations and from accuracies."""
 
 from math import isfinite
-from typing import Literal
+from typing import Literal, get_args
 
-from pour.errors import UsageError
+from pour.errors import UsageError, check_choice
 
 __all__ = ["aus", "rus"]
 
@@ -30,8 +30,7 @@ def rus(cka_forget: float, cka_retain: float, *, reference: Reference) -> float:
         >>> round(rus(0.31, 0.94, reference="retrained"), 2)
         0.47
     """
-    if reference not in ("original", "retrained"):
-        raise UsageError(f"reference must be 'original' or 'retrained', got {reference!r}.")
+    check_choice("reference", reference, get_args(Reference))
     cka_f, cka_r = _clipped("cka_forget", cka_forget), _clipped("cka_retain", cka_retain)
     phi = 1 - cka_f if reference == "original" else cka_f
     return 2 * phi * cka_r / (phi + cka_r) if phi + cka_r > 0 else 0.0

@@ -190,4 +190,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Print nothing: the terminal shows the address only."""
+        """Print nothing, because the terminal shows the address only."""

@@ -104,7 +104,7 @@ def test_no_line_for_even_answers_where_one_class_remains() -> None:
 
 
 def test_an_unknown_theme_is_refused() -> None:
-    with pytest.raises(UsageError, match="choose 'light' or 'dark'"):
+    with pytest.raises(UsageError, match="choose one of 'light', 'dark'"):
         figures.draw_confusion(confusion(), theme="sepia")  # type: ignore[arg-type]
 
 

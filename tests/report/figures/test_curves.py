@@ -152,7 +152,7 @@ def test_names_cover_neither_each_other_nor_points() -> None:
     [
         ({}, {}, "no report"),
         ({"a": audit_report(), "b": audit_report(("x", "y"))}, {}, "'b' has other images or classes"),
-        ({"a": audit_report()}, {"of": "speed"}, "choose 'accuracy'"),
+        ({"a": audit_report()}, {"of": "speed"}, "choose one of 'accuracy'"),
     ],
 )
 def test_wrong_planes_are_told(reports: dict[str, object], options: dict[str, object], said: str) -> None:

@@ -177,7 +177,7 @@ def test_a_single_retained_class() -> None:
         ({"features": {"original": torch.full((4, 2), torch.nan)}}, "NaN or infinite"),
         ({"labels": torch.tensor([0, 1, 2, 9])}, "but there are 3 classes"),
         ({"limit": 1}, "at least 3 images"),
-        ({"method": "umap"}, "choose 'auto'"),
+        ({"method": "umap"}, "choose one of 'auto'"),
     ],
 )
 def test_wrong_use_is_told(changed: dict[str, object], said: str) -> None:

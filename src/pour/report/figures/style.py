@@ -23,7 +23,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import PercentFormatter
 
-from pour.errors import UsageError
+from pour.errors import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -220,8 +220,7 @@ def _themes() -> dict[Theme, Style]:
 
 def style_of(theme: Theme) -> Style:
     """Return the style of a theme. Raise UsageError for an unknown theme."""
-    if theme not in get_args(Theme):
-        raise UsageError(f"theme is {theme!r}; choose 'light' or 'dark'.")
+    check_choice("theme", theme, get_args(Theme))
     return _themes()[theme]
 
 

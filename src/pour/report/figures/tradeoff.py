@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from pour.auditing.measurement import Reading
-from pour.errors import UsageError
+from pour.errors import UsageError, check_choice
 from pour.report.figures.labels import place_labels
 from pour.report.figures.style import Theme, drawing, finish, plain_text, shortened
 from pour.unlearning.registry import list_methods
@@ -68,8 +68,7 @@ def tradeoff_data(reports: Mapping[str, AuditReport], *, of: PlaneOf = "accuracy
         reports: Reports by the name to draw, all of the same data and classes.
         of: Metrics of the plane.
     """
-    if of not in get_args(PlaneOf):
-        raise UsageError(f"of is {of!r}; choose 'accuracy' or 'representation'.")
+    check_choice("of", of, get_args(PlaneOf))
     if not reports:
         raise UsageError("There is no report to draw; give at least one.")
     first = next(iter(reports.values()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from pour.errors import UsageError
+from pour.errors import UsageError, check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +26,7 @@ _PERPLEXITY = 30.0
 
 def resolve_method(method: EmbeddingMethod) -> Literal["opentsne", "scikit-learn"]:
     """Return the library to use. Raise UsageError if openTSNE is requested but not installed."""
-    if method not in get_args(EmbeddingMethod):
-        raise UsageError(f"method is {method!r}; choose 'auto', 'opentsne' or 'scikit-learn'.")
+    check_choice("method", method, get_args(EmbeddingMethod))
     installed = importlib.util.find_spec("openTSNE") is not None
     if method == "opentsne" and not installed:
         raise UsageError(
