@@ -158,5 +158,5 @@ def test_wrong_use_says_what_is_wrong():
         aus(0.9, 0.9, float("nan"))
     with pytest.raises(UsageError, match="cka_retain must be a finite number"):
         rus(0.5, float("nan"), reference="original")
-    with pytest.raises(UsageError, match="'original' or 'retrained'"):
+    with pytest.raises(UsageError, match="reference is 'oracle'; choose one of 'original', 'retrained'"):
         rus(0.5, 0.5, reference="oracle")
