@@ -13,7 +13,7 @@ from pour.errors import UsageError
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-__all__ = ["as_double", "as_labels", "as_mask", "as_samples", "check_directions", "without_autocast"]
+__all__ = ["as_double", "as_labels", "as_mask", "as_samples", "check_directions", "check_features", "without_autocast"]
 
 
 def as_double(tensor: Tensor) -> Tensor:
@@ -37,9 +37,8 @@ def as_samples(samples: Tensor, name: str) -> Tensor:
 def as_labels(labels: Tensor, samples: Tensor) -> Tensor:
     """Return the labels as int64 on the device of ``samples``. Raise UsageError unless each row has one integer."""
     if labels.shape != samples.shape[:-1]:
-        raise UsageError(
-            f"labels have shape {tuple(labels.shape)}; expected {tuple(samples.shape[:-1])}, one per row of features."
-        )
+        problem = f"labels have shape {tuple(labels.shape)}"
+        raise UsageError(f"{problem}; expected {tuple(samples.shape[:-1])}, one per row of features.")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise UsageError(f"labels have dtype {labels.dtype}; expected class indices of an integer dtype.")
     return labels.to(device=samples.device, dtype=torch.int64)
@@ -67,6 +66,17 @@ def check_directions(rows: Tensor, name: str) -> None:
     if zero_rows:
         listed = ", ".join(map(str, zero_rows))
         raise UsageError(f"{name} is zero in row {listed}; a direction must have a length.")
+
+
+def check_features(features: Tensor, dim: int, width: int, name: str) -> None:
+    """Raise UsageError unless dimension ``dim`` of ``features`` has the width of the map called ``name``."""
+    if not features.is_floating_point():
+        raise UsageError(f"features have dtype {features.dtype}; convert them to a floating-point dtype.")
+    if not -features.ndim <= dim < features.ndim:
+        raise UsageError(f"features of {features.ndim} dimensions have no dimension {dim}.")
+    if features.shape[dim] != width:
+        problem = f"features have width {features.shape[dim]} in dimension {dim}, the {name} was made for {width}"
+        raise UsageError(f"{problem}; pass features of that width, or another dim.")
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:

@@ -80,10 +80,8 @@ class NeuralCollapseMetric(Metric):
             raise UsageError(f"features have shape {tuple(features.shape)}; expected (n, {self.num_features}).")
         index = as_labels(labels, features).to(self.sums.device)
         if len(index) and not 0 <= int(index.min()) <= int(index.max()) < self.num_classes:
-            raise UsageError(
-                f"labels run from {int(index.min())} to {int(index.max())}; "
-                f"expected class indices in 0 .. {self.num_classes - 1}."
-            )
+            problem = f"labels run from {int(index.min())} to {int(index.max())}"
+            raise UsageError(f"{problem}; expected class indices in 0 .. {self.num_classes - 1}.")
         rows = as_double(features).to(self.sums.device)
         self.counts += torch.bincount(index, minlength=self.num_classes)
         self.sums.index_add_(0, index, rows)

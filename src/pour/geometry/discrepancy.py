@@ -220,10 +220,8 @@ def comparable(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     a, b = as_samples(x, "x"), as_samples(y, "y")
     b = b.to(a.device)
     if a.shape[1] != b.shape[1]:
-        raise UsageError(
-            f"The samples have widths {a.shape[1]} and {b.shape[1]}; distances need the same features "
-            "(align different networks with procrustes)."
-        )
+        problem = f"The samples have widths {a.shape[1]} and {b.shape[1]}"
+        raise UsageError(f"{problem}; distances need the same features (align different networks with procrustes).")
     # Distances do not change, but squared_distances loses fewer digits on rows close to the origin.
     center = (a.sum(dim=0) + b.sum(dim=0)) / (len(a) + len(b))
     return a - center, b - center

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pour.errors import UsageError
-from pour.geometry._inputs import as_double, without_autocast
+from pour.geometry._inputs import as_double, check_features, without_autocast
 from pour.geometry.projector import Projector
 
 __all__ = ["Eraser"]
@@ -88,11 +88,7 @@ class Eraser(nn.Module):
 
     def forward(self, features: Tensor, *, dim: int = -1) -> Tensor:
         """Return ``E(z)`` for ``features`` z, whose dimension ``dim`` has the size d; dtype, device and shape stay."""
-        if features.shape[dim] != self.num_features:
-            raise UsageError(
-                f"features have width {features.shape[dim]} in dimension {dim}, the eraser was made for "
-                f"{self.num_features}; pass features of that width, or another dim."
-            )
+        check_features(features, dim, self.num_features, "eraser")
         with without_autocast(features.device):
             A, B, c = (part.to(features) for part in (self.replies, self.readings, self.constant))
             return features - ((features.movedim(dim, -1) @ B.T - c) @ A).movedim(-1, dim)

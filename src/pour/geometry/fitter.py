@@ -60,10 +60,8 @@ class ProjectorFitter:
             labels: Class indices of shape ``(...)``; optional if there is one class to forget and all features are its.
         """
         if features.ndim < 2 or not features.is_floating_point():
-            raise UsageError(
-                f"features are {features.dtype} of shape {tuple(features.shape)}; "
-                "expected floating-point numbers of shape (..., d)."
-            )
+            problem = f"features are {features.dtype} of shape {tuple(features.shape)}"
+            raise UsageError(f"{problem}; expected floating-point numbers of shape (..., d).")
         if self._means and (width := len(next(iter(self._means.values())))) != features.shape[-1]:
             raise UsageError(f"features have width {features.shape[-1]}, earlier batches had {width}.")
         if labels is None:

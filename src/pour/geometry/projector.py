@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pour.errors import UsageError
-from pour.geometry._inputs import as_double, check_directions, without_autocast
+from pour.geometry._inputs import as_double, check_directions, check_features, without_autocast
 
 __all__ = ["Projector"]
 
@@ -84,23 +84,13 @@ class Projector(nn.Module):
         _, values, right = torch.linalg.svd(double, full_matrices=False)
         basis = right[values > rtol * values[0]]
         if len(basis) == rows.shape[1]:
-            raise UsageError(
-                f"The {len(rows)} directions span all {rows.shape[1]} dimensions; nothing would be left. "
-                "Remove fewer directions."
-            )
+            problem = f"The {len(rows)} directions span all {rows.shape[1]} dimensions"
+            raise UsageError(f"{problem}; nothing would be left. Remove fewer directions.")
         return cls(basis.to(dtype=rows.dtype, device=rows.device))
 
     def forward(self, features: Tensor, *, dim: int = -1) -> Tensor:
         """Return ``P z`` for ``features`` z, whose dimension ``dim`` has the size d; dtype, device and shape stay."""
-        if not features.is_floating_point():
-            raise UsageError(f"features have dtype {features.dtype}; convert them to a floating-point dtype.")
-        if not -features.ndim <= dim < features.ndim:
-            raise UsageError(f"features of {features.ndim} dimensions have no dimension {dim}.")
-        if features.shape[dim] != self.num_features:
-            raise UsageError(
-                f"features have width {features.shape[dim]} in dimension {dim}, the projector was made for "
-                f"{self.num_features}; pass features of that width, or another dim."
-            )
+        check_features(features, dim, self.num_features, "projector")
         with without_autocast(features.device):
             Q = self.basis.to(dtype=features.dtype, device=features.device)
             # (z Q^T) Q costs 2 k d per row; Q^T Q first would cost d^2 and a d x d matrix.

@@ -54,10 +54,8 @@ def simplex_etf(
     if num_classes < 2:
         raise UsageError(f"A simplex of {num_classes} classes has no angles; num_classes must be at least 2.")
     if dim < num_classes - 1:
-        raise UsageError(
-            f"A simplex of {num_classes} classes does not fit in {dim} dimensions; "
-            f"dim must be at least {num_classes - 1}."
-        )
+        problem = f"A simplex of {num_classes} classes does not fit in {dim} dimensions"
+        raise UsageError(f"{problem}; dim must be at least {num_classes - 1}.")
     if not dtype.is_floating_point:
         raise UsageError(f"dtype is {dtype}; a simplex needs a floating-point dtype.")
 

@@ -31,15 +31,11 @@ def check_data(model: nn.Module, *, channels: int | None, names: Sequence[str]) 
     options = {} if architecture is None else architecture.options
     if None not in (options.get("in_channels"), channels) and options["in_channels"] != channels:
         expected = options["in_channels"]
-        raise UsageError(
-            f"The model takes images of {expected} channel{'s' * (expected != 1)}, and these have {channels}; give the "
-            "data that it was trained on."
-        )
+        problem = f"The model takes images of {expected} channel{'s' * (expected != 1)}, and these have {channels}"
+        raise UsageError(f"{problem}; give the data that it was trained on.")
     if options.get("num_classes", len(names)) != len(names):
-        raise UsageError(
-            f"The model has scores for {options['num_classes']} classes, and the data have {len(names)}; give the data "
-            "that it was trained on."
-        )
+        problem = f"The model has scores for {options['num_classes']} classes, and the data have {len(names)}"
+        raise UsageError(f"{problem}; give the data that it was trained on.")
     model_names = cards.names_of_scores(model, len(names))
     numbers = tuple(str(index) for index in range(len(names)))
     if model_names is None or numbers in (model_names, tuple(names)) or model_names == tuple(names):

@@ -247,10 +247,9 @@ def _verified(model: nn.Module, suggested: str | None, candidates: Sequence[str]
     if all(head.num_classes < 2 for head in fitting):
         for head in fitting:
             _checked(model, head.name)
-        raise UsageError(
-            "No linear layer gives as many scores as the model; its linear layers are "
-            f"{_listed(model, candidates[-_SHOWN:])}. Give a model that ends in nn.Linear or a 1x1 nn.Conv2d."
-        )
+        layers = _listed(model, candidates[-_SHOWN:])
+        problem = f"No linear layer gives as many scores as the model; its linear layers are {layers}"
+        raise UsageError(f"{problem}. Give a model that ends in nn.Linear or a 1x1 nn.Conv2d.")
     fitting = [head for head in fitting if head.num_classes > 1]
     giving = [head for head in fitting if gives_scores(model, head, example, anywhere=True)]
     if len(giving) > 1:
@@ -261,10 +260,8 @@ def _verified(model: nn.Module, suggested: str | None, candidates: Sequence[str]
     if giving and gives_scores(model, giving[0], example):
         return giving[0]
     layers, has = _listed(model, [head.name for head in fitting]), "have" if len(fitting) > 1 else "has"
-    raise UsageError(
-        f"No linear layer gives the model's scores, although {layers} {has} as many outputs. Give a model that ends in "
-        "its head, or name the head with head=."
-    )
+    problem = f"No linear layer gives the model's scores, although {layers} {has} as many outputs"
+    raise UsageError(f"{problem}; give a model that ends in its head, or name the head with head=.")
 
 
 def _verify_named(model: nn.Module, head: Head, example: Example) -> None:
@@ -273,19 +270,15 @@ def _verify_named(model: nn.Module, head: Head, example: Example) -> None:
         return
     output = run_on(model, example)
     if not fits(head, output):
-        raise UsageError(
-            f"The head {head.name!r} gives {head.num_classes} scores, but the model another number; name the layer "
-            "that gives its scores with head=."
-        )
+        problem = f"The head {head.name!r} gives {head.num_classes} scores, but the model another number"
+        raise UsageError(f"{problem}; name the layer that gives its scores with head=.")
     # An existing projector is not moved to another layer.
     layers = [] if isinstance(head.module, ProjectedHead) else list(model.named_modules())
     others = [Head(name, module) for name, module in layers if is_head_layer(module) and module is not head.layer]
     giving = [other.name for other in others if fits(other, output) and gives_scores(model, other, example)]
     if giving:
-        raise UsageError(
-            f"The model's scores are not the output of {head.name!r}, but of {giving[-1]!r}; name it with "
-            f"head={giving[-1]!r}."
-        )
+        problem = f"The model's scores are not the output of {head.name!r}, but of {giving[-1]!r}"
+        raise UsageError(f"{problem}; name it with head={giving[-1]!r}.")
     warnings.warn(
         f"The model's scores are not the output of its head {head.name!r}: the model changes them before it returns "
         "them, so check the scores of the result.",

@@ -43,8 +43,6 @@ def head_on_images(model: nn.Module, images: Tensor, *, head: str | None = None)
     try:
         name = find_head(network, head=head, example=example).name
     except CannotRunError as error:
-        raise UsageError(
-            f"The model cannot run on images of shape {tuple(example.shape)} ({error.reason}); give images of the size "
-            "and channels that it accepts."
-        ) from error
+        problem = f"The model cannot run on images of shape {tuple(example.shape)} ({error.reason})"
+        raise UsageError(f"{problem}; give images of the size and channels that it accepts.") from error
     return Head(name, unwrap(model).get_submodule(name))

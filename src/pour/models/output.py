@@ -50,9 +50,7 @@ def scores_of(output: object, *, num_classes: int | None = None) -> Tensor:
     """
     tensors = output_tensors(output)
     if not tensors:
-        raise UsageError(
-            f"The model returned a {type(output).__name__} without a score tensor; "
-            "return the scores, or an object with .logits."
-        )
+        problem = f"The model returned a {type(output).__name__} without a score tensor"
+        raise UsageError(f"{problem}; return the scores, or an object with .logits.")
     fitting = [tensor for tensor in tensors if tensor.ndim > 1 and num_classes in (tensor.shape[1], tensor.shape[-1])]
     return (fitting or tensors)[0]

@@ -83,10 +83,8 @@ class TextTable:
 
     def __post_init__(self) -> None:
         if self.embeddings.ndim != 2 or len(self.embeddings) != len(self.texts) or not len(self.texts):
-            raise UsageError(
-                f"There are {len(self.texts)} texts and embeddings of shape {tuple(self.embeddings.shape)}; "
-                "give one row per text, and at least one."
-            )
+            problem = f"There are {len(self.texts)} texts and embeddings of shape {tuple(self.embeddings.shape)}"
+            raise UsageError(f"{problem}; give one row per text, and at least one.")
         if not bool(torch.isfinite(self.embeddings).all()):
             raise UsageError("The text embeddings hold NaN or infinite values.")
 

@@ -158,15 +158,13 @@ def zero_shot_classifier(
     encoder = unwrap(model)
     place = find_image_projection(encoder)
     if place is None:
+        problem = f"A {type(encoder).__name__} is no dual encoder that pour knows"
         raise UsageError(
-            f"A {type(encoder).__name__} is no dual encoder that pour knows; give a CLIP or SigLIP model of "
-            "transformers, a model of open_clip, or an ImageTextEncoder."
+            f"{problem}; give a CLIP or SigLIP model of transformers or open_clip, or an ImageTextEncoder."
         )
     if text.ndim != 2 or text.shape[1] != place.num_features:
-        raise UsageError(
-            f"The texts have shape {tuple(text.shape)}, but the image embedding has width {place.num_features}; embed "
-            "them with the same model."
-        )
+        problem = f"The texts have shape {tuple(text.shape)}, but the image embedding has width {place.num_features}"
+        raise UsageError(f"{problem}; embed them with the same model.")
     device = next(encoder.parameters()).device
     classifier = ZeroShotClassifier(encoder, text.to(device), **vars(expectations(encoder)))
     classifier.normalize.to(device)

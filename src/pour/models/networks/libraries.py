@@ -167,15 +167,11 @@ def _smp(name: str, num_classes: int, in_channels: int) -> LibraryNetwork:
         )
     except (KeyError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0].strip("'\" ").partition(",")[0].partition(". ")[0]
-        raise UsageError(
-            f"segmentation-models-pytorch cannot build smp:{name} ({reason}); give smp:ARCHITECTURE:ENCODER, such as "
-            "smp:deeplabv3plus:resnet101."
-        ) from error
+        problem = f"segmentation-models-pytorch cannot build smp:{name} ({reason})"
+        raise UsageError(f"{problem}; give smp:ARCHITECTURE:ENCODER, such as smp:deeplabv3plus:resnet101.") from error
     if not is_head_layer(network.segmentation_head[0]):
-        raise UsageError(
-            f"smp:{name} ends in {network.segmentation_head[0]}, but forgetting needs a 1x1 convolution; "
-            "deeplabv3plus, deeplabv3, fpn, linknet and segformer have one."
-        )
+        problem = f"smp:{name} ends in {network.segmentation_head[0]}, but forgetting needs a 1x1 convolution"
+        raise UsageError(f"{problem}; deeplabv3plus, deeplabv3, fpn, linknet and segformer have one.")
     config = getattr(getattr(network.encoder, "model", None), "pretrained_cfg", None) or {}
     return LibraryNetwork(
         network=network, multiple=int(network.encoder.output_stride), **_constants(config, in_channels)

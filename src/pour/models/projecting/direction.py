@@ -120,10 +120,8 @@ def check_finite(head: Head) -> None:
         return
     bad = (~torch.isfinite(head.weight).all(dim=1)).nonzero()
     if len(bad):
-        raise UsageError(
-            f"The head {head.name!r} has NaN or infinite weights (row {int(bad[0])} is the first); "
-            "load a sound checkpoint before forgetting."
-        )
+        problem = f"The head {head.name!r} has NaN or infinite weights (row {int(bad[0])} is the first)"
+        raise UsageError(f"{problem}; load a sound checkpoint before forgetting.")
 
 
 def head_removal(

@@ -173,10 +173,8 @@ def _means(model: nn.Module, head: Head, indices: tuple[int, ...], data: Iterabl
             if labels.ndim == 1 and features.ndim > 2:
                 features = features.flatten(1, -2).mean(dim=1)
             if features.shape[:-1] != labels.shape:
-                raise UsageError(
-                    f"Labels of shape {tuple(labels.shape)} do not fit features of shape {tuple(features.shape)}; "
-                    "give one label per image, or one per position."
-                )
+                problem = f"Labels of shape {tuple(labels.shape)} do not fit features of shape {tuple(features.shape)}"
+                raise UsageError(f"{problem}; give one label per image, or one per position.")
             fitter.update(features, labels.to(device))
     missing = [index for index, count in zip(indices, fitter.counts.tolist(), strict=True) if not count]
     if missing:

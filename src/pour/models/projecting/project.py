@@ -98,10 +98,8 @@ def check_logit(module: nn.Module, forgotten_logit: ForgottenLogit) -> None:
     """Raise UsageError if an earlier request treats the scores of its classes in another way than now requested."""
     earlier = earlier_logit(module)
     if earlier not in (None, forgotten_logit):
-        raise UsageError(
-            f"The model already forgot classes with forgotten_logit={earlier!r}; pass the same now instead of "
-            f"{forgotten_logit!r}, or fold the model first."
-        )
+        problem = f"The model already forgot classes with forgotten_logit={earlier!r}"
+        raise UsageError(f"{problem}; pass the same now instead of {forgotten_logit!r}, or fold the model first.")
 
 
 def earlier_logit(module: nn.Module) -> ForgottenLogit | None:
