@@ -5,9 +5,10 @@ import pytest
 import torch
 from PIL import Image
 
-from pour.data import SceneAugment, SceneLoader, Scenes, load_segmentation
+from pour.data import SceneAugment, Scenes, load_segmentation
+from pour.data.augment import move_scenes
 from pour.data.formats.scenes import SegmentationSplit
-from pour.data.scene_loader import NO_LABEL, move_scenes
+from pour.data.loader import NO_LABEL
 from pour.data.scenes import IGNORED
 from pour.errors import UsageError
 
@@ -123,9 +124,7 @@ def test_smaller_scenes_leave_a_margin_that_counts_for_nothing() -> None:
 
 def test_the_same_seed_gives_the_same_batches() -> None:
     def batches(seed: int) -> list[torch.Tensor]:
-        loader = SceneLoader(
-            some_scenes(), batch_size=2, device="cpu", seed=seed, shuffle=True, augment=SceneAugment(), drop_last=True
-        )
+        loader = some_scenes().batches(2, "cpu", seed=seed, shuffle=True, augment=True, drop_last=True)
         assert len(loader) == 2
         return [part for epoch in (0, 1) for batch in loader.epoch(epoch) for part in batch]
 
@@ -140,7 +139,7 @@ def test_the_same_seed_gives_the_same_batches() -> None:
 
 def test_plain_batches_are_the_scenes_in_order() -> None:
     scenes = some_scenes()
-    images, labels = (torch.cat(parts) for parts in zip(*SceneLoader(scenes, batch_size=3, device="cpu"), strict=True))
+    images, labels = (torch.cat(parts) for parts in zip(*scenes.batches(3, "cpu"), strict=True))
     assert torch.equal(images, torch.tensor(scenes.images).permute(0, 3, 1, 2))
     assert (labels[:, 0, 0] == NO_LABEL).all()
     assert torch.equal(labels[:, 1:], torch.tensor(scenes.masks[:, 1:]).long())
@@ -148,7 +147,7 @@ def test_plain_batches_are_the_scenes_in_order() -> None:
 
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(UsageError, match="batch size"):
-        SceneLoader(some_scenes(), batch_size=0, device="cpu")
+        some_scenes().batches(0, "cpu")
     with pytest.raises(UsageError, match="Scales"):
         SceneAugment(smallest=2.0, largest=1.0)
     with pytest.raises(UsageError, match="light"):

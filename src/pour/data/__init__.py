@@ -1,6 +1,6 @@
 """Named datasets, forget and retain splits, and the loader that keeps them on the device."""
 
-from pour.data.augment import Augment
+from pour.data.augment import Augment, SceneAugment
 from pour.data.dataset import ImageDataset, ImageSplit
 from pour.data.formats.scenes import SegmentationDataset, SegmentationSplit
 from pour.data.info import DatasetInfo, RemoteFile
@@ -16,7 +16,6 @@ from pour.data.registry import (
     open_dataset,
     register_dataset,
 )
-from pour.data.scene_loader import SceneAugment, SceneLoader
 from pour.data.scenes import Scenes
 from pour.data.splits import Part, Splits
 
@@ -31,7 +30,6 @@ __all__ = [
     "Part",
     "RemoteFile",
     "SceneAugment",
-    "SceneLoader",
     "Scenes",
     "SegmentationDataset",
     "SegmentationSplit",

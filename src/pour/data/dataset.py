@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,23 +15,109 @@ from pour.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from typing import Self
 
     import torch
 
-    from pour.data.loader import DeviceLoader
+    from pour.data.loader import DeviceLoader, Moves
 
-__all__ = ["ImageArray", "ImageDataset", "ImageSplit", "LabelArray"]
+__all__ = ["ImageArray", "ImageDataset", "ImageSamples", "ImageSplit", "LabelArray"]
 
 ImageArray: TypeAlias = NDArray[np.uint8]
 LabelArray: TypeAlias = NDArray[np.int64]
 
 
-class ImageSplit:
-    """Images (n x height x width x channels, uint8) with one label each (n, int64).
+class ImageSamples:
+    """Images in memory, with one label or one mask each.
 
-    A split made by ``take`` remembers row numbers and shares the images of the split it came from; its ``images``
-    are gathered, and so copied, each time they are asked for. ``source`` and ``index`` give the parts, so that a
-    loader can hold the source on a device once for all the splits made from it.
+    Samples made by ``take`` keep row numbers and share the images of their source. Their ``images`` are copied each
+    time they are read. A loader keeps the source on a device once for all samples that are made from it.
+    """
+
+    __slots__ = ("index", "labels", "source")
+
+    void: ClassVar[int | None] = None
+    """Label of void pixels."""
+    source: ImageArray
+    """Images of which the samples are the rows in ``index``."""
+    labels: NDArray[Any]
+    """Labels or masks of the samples."""
+    index: LabelArray | None
+    """Rows of ``source``; None for all of them in their order."""
+
+    @property
+    def images(self) -> ImageArray:
+        """The images; a copy if they are a selection of the source."""
+        return self.source if self.index is None else self.source[self.index]
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels."""
+        height, width, channels = self.source.shape[1:]
+        return height, width, channels
+
+    def take(self, rows: LabelArray) -> Self:
+        """Return some of the samples in this order; no image is copied.
+
+        Args:
+            rows: Indices, or a boolean for each image.
+
+        Example:
+            >>> split = ImageSplit(np.zeros((3, 8, 8, 1), np.uint8), np.array([0, 1, 0]))
+            >>> split.take(split.labels == 0)
+            ImageSplit(2 images of 8 x 8 x 1)
+        """
+        rows = np.asarray(rows)
+        if rows.dtype == bool and rows.shape == (len(self),):
+            rows = np.flatnonzero(rows)
+        if rows.dtype.kind not in "iu":
+            raise UsageError(
+                f"Rows are indices, or a boolean for each of the {len(self)} images, not {_describe(rows)}."
+            )
+        chosen = copy.copy(self)
+        chosen.labels = self.labels[rows]
+        chosen.index = np.asarray(rows, np.int64) if self.index is None else self.index[rows]
+        return chosen
+
+    def batches(
+        self,
+        batch_size: int,
+        device: torch.device | str,
+        *,
+        seed: int = 0,
+        shuffle: bool = False,
+        augment: bool = False,
+        mirrors: bool = True,
+        drop_last: bool = False,
+    ) -> DeviceLoader:
+        """Return a loader of (images, labels), see :class:`~pour.data.samples.IndexedSamples`."""
+        from pour.data.loader import DeviceLoader
+
+        return DeviceLoader(
+            self.images,
+            self.labels,
+            batch_size=batch_size,
+            device=device,
+            seed=seed,
+            shuffle=shuffle,
+            augment=self._moves(mirrors) if augment else None,
+            drop_last=drop_last,
+            void=self.void,
+        )
+
+    def _moves(self, mirrors: bool) -> Moves:
+        """Return the usual augmentation."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} images of {' x '.join(map(str, self.image_shape))})"
+
+
+class ImageSplit(ImageSamples):
+    """Images (n x height x width x channels, uint8) with one label each (n, int64).
 
     Example:
         >>> split = ImageSplit(np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 0, 1]))
@@ -41,14 +128,7 @@ class ImageSplit:
         (array([1, 1]), True)
     """
 
-    __slots__ = ("index", "labels", "source")
-
-    source: ImageArray
-    """All images, of which the split shows the rows in ``index``."""
-    labels: LabelArray
-    """One label per image of the split."""
-    index: LabelArray | None
-    """Rows of ``source`` in this split; None for all of them, in order."""
+    __slots__ = ()
 
     def __init__(self, images: ImageArray, labels: NDArray[np.integer]) -> None:
         if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 4:
@@ -68,43 +148,8 @@ class ImageSplit:
         self.labels = labels.astype(np.int64, copy=False)
         self.index = None
 
-    @property
-    def images(self) -> ImageArray:
-        """The images of this split; a copy where the split is a selection."""
-        return self.source if self.index is None else self.source[self.index]
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Height, width and channels."""
-        height, width, channels = self.source.shape[1:]
-        return height, width, channels
-
-    def take(self, rows: LabelArray) -> ImageSplit:
-        """Return the split that holds only ``rows`` of this one, in that order; no image is copied.
-
-        Args:
-            rows: indices, or a boolean for each image.
-
-        Example:
-            >>> split = ImageSplit(np.zeros((3, 8, 8, 1), np.uint8), np.array([0, 1, 0]))
-            >>> split.take(split.labels == 0)
-            ImageSplit(2 images of 8 x 8 x 1)
-        """
-        rows = np.asarray(rows)
-        if rows.dtype == bool and rows.shape == self.labels.shape:
-            rows = np.flatnonzero(rows)
-        if rows.dtype.kind not in "iu":
-            raise UsageError(
-                f"Rows are indices, or a boolean for each of the {len(self)} images, not {_describe(rows)}."
-            )
-        chosen = object.__new__(ImageSplit)
-        chosen.source = self.source
-        chosen.labels = self.labels[rows]
-        chosen.index = np.asarray(rows, np.int64) if self.index is None else self.index[rows]
-        return chosen
-
-    def without(self, classes: Collection[int]) -> ImageSplit:
-        """Return the split that holds no image of ``classes``; no image is copied.
+    def without(self, classes: Collection[int]) -> Self:
+        """Return the images of other classes; no image is copied.
 
         Example:
             >>> ImageSplit(np.zeros((3, 8, 8, 1), np.uint8), np.array([0, 1, 0])).without([0])
@@ -112,37 +157,11 @@ class ImageSplit:
         """
         return self.take(np.flatnonzero(~np.isin(self.labels, list(classes))))
 
-    def batches(
-        self,
-        batch_size: int,
-        device: torch.device | str,
-        *,
-        seed: int = 0,
-        shuffle: bool = False,
-        augment: bool = False,
-        mirrors: bool = True,
-        drop_last: bool = False,
-    ) -> DeviceLoader:
-        """Return a loader of (images, labels), see :class:`~pour.data.samples.IndexedSamples`."""
+    def _moves(self, mirrors: bool) -> Moves:
+        """Return the usual augmentation."""
         from pour.data.augment import Augment
-        from pour.data.loader import DeviceLoader
 
-        return DeviceLoader(
-            self.images,
-            self.labels,
-            batch_size=batch_size,
-            device=device,
-            seed=seed,
-            shuffle=shuffle,
-            augment=Augment.for_images(self.image_shape[0], flip=mirrors) if augment else None,
-            drop_last=drop_last,
-        )
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __repr__(self) -> str:
-        return f"ImageSplit({len(self)} images of {' x '.join(map(str, self.image_shape))})"
+        return Augment.for_images(self.image_shape[0], flip=mirrors)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,8 @@
-"""Digest of the images and labels of a split, to compare data without keeping it."""
+"""Digest of the samples of a split, to compare data without keeping it."""
 
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,18 +16,21 @@ _IMAGES_PER_PART = 4096
 
 
 def split_digest(split: IndexedSamples) -> str:
-    """Return the SHA-256 digest of the images and labels of a split; threads hash parts of the images.
+    """Return the SHA-256 digest of the samples and labels of a split.
 
     Example:
         >>> from pour.data.dataset import ImageSplit
         >>> split_digest(ImageSplit(np.zeros((1, 8, 8, 1), np.uint8), np.zeros(1, np.int64)))[:8]
         'aa258d9c'
     """
-    images, labels = np.ascontiguousarray(split.images), np.ascontiguousarray(split.labels)
-    parts = [images[start : start + _IMAGES_PER_PART].data for start in range(0, len(images), _IMAGES_PER_PART)]
-    total = hashlib.sha256(f"{images.shape}".encode())
-    with ThreadPoolExecutor() as pool:
-        for part in pool.map(hashlib.sha256, parts):
-            total.update(part.digest())
-    total.update(labels.data)
+    shape: tuple[int, ...] = ()
+    digests = []
+    for inputs, _ in split.batches(_IMAGES_PER_PART, "cpu"):
+        images = (inputs.permute(0, 2, 3, 1) if inputs.ndim == 4 else inputs).contiguous().numpy()
+        shape = images.shape[1:]
+        digests.append(hashlib.sha256(images.data).digest())
+    total = hashlib.sha256(f"{(len(split), *shape)}".encode())
+    for part in digests:
+        total.update(part)
+    total.update(np.ascontiguousarray(split.labels).data)
     return total.hexdigest()

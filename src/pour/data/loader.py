@@ -1,32 +1,42 @@
-"""Batches without worker processes: the images live on the device and are cropped, mirrored and shuffled there."""
+"""Batches without worker processes: images stay on the device and are shuffled and augmented there."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pour.data.augment import Augment, gather_images
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["DeviceLoader", "EpochLoader"]
+__all__ = ["NO_LABEL", "DeviceLoader", "EpochLoader"]
 
-# The augmented copy of a chunk takes as much memory again.
+NO_LABEL = -100
+"""Label of void pixels in a batch, which ``torch.nn.functional.cross_entropy`` ignores by default."""
+
 _SHARE_OF_FREE_MEMORY = 0.25
 _CHUNK_BYTES = 512 * 2**20
 
 
 class Moves(Protocol):
-    """Draws random moves of samples."""
+    """Random moves of images, such as :class:`~pour.data.augment.Augment`."""
+
+    @property
+    def memory(self) -> int:
+        """Memory of a moved image relative to the image."""
+        ...
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Return one row of moves per sample."""
+        """Return one row of moves per image."""
+        ...
+
+    def move(self, images: Tensor, labels: Tensor, index: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the images ``index`` of (n, H, W, C), moved and as (m, C, H, W), and their labels."""
         ...
 
 
@@ -114,17 +124,19 @@ class DeviceLoader(EpochLoader):
     """Batches of images, which stay on the device if they fit and are otherwise copied there in chunks.
 
     Args:
-        images: (n, H, W, C) uint8, a numpy array or a tensor.
-        labels: (n,) integers.
+        images: Images, (n, H, W, C) uint8.
+        labels: Labels, (n,) or one per pixel (n, H, W), integers.
         batch_size: Number of images per batch, at most the number of images.
         device: Device of the batches.
         seed: Fixes everything random.
         shuffle: Draw a new order for each epoch.
-        augment: Random crop and flip; None leaves the images as they are.
+        augment: Random moves; None leaves the images as they are.
         drop_last: Leave out the last batch of an epoch if it is not full.
         resident: Keep the images on the device; by default if they take at most a quarter of its free memory.
+        void: Label that becomes :data:`NO_LABEL` in the batches.
 
-    Iterating gives ``(images, labels)``: uint8 (b, C, H, W) in channels-last memory, int64 (b,).
+    Iterating gives ``(images, labels)``: (b, C, H, W), uint8 in channels-last memory or moved scenes as floats in
+    [0, 1], and int64 labels.
 
     Example:
         >>> loader = DeviceLoader(np.zeros((10, 8, 8, 1), np.uint8), np.arange(10) % 2, batch_size=4, device="cpu")
@@ -137,13 +149,9 @@ class DeviceLoader(EpochLoader):
         images: np.ndarray | Tensor,
         labels: np.ndarray | Tensor,
         *,
-        batch_size: int,
-        device: torch.device | str,
-        seed: int = 0,
-        shuffle: bool = False,
-        augment: Augment | None = None,
-        drop_last: bool = False,
         resident: bool | None = None,
+        void: int | None = None,
+        **options: Any,
     ) -> None:
         source = torch.as_tensor(images)
         if source.ndim != 4 or source.dtype != torch.uint8:
@@ -154,38 +162,35 @@ class DeviceLoader(EpochLoader):
             raise UsageError(
                 f"There are {len(source)} images for {len(labels)} labels; both need the same number, at least one."
             )
-        super().__init__(
-            len(source),
-            batch_size=batch_size,
-            device=device,
-            seed=seed,
-            shuffle=shuffle,
-            augment=augment,
-            drop_last=drop_last,
-        )
+        super().__init__(len(source), **options)
         self.resident = source.numel() <= _room_for_images(self.device) if resident is None else resident
         self._images = source.to(self.device) if self.resident else source
-        self._labels = torch.as_tensor(labels, dtype=torch.int64).to(self.device)
+        self._labels = torch.as_tensor(labels).to(self.device)
+        self._void = void
 
     @property
     def samples_per_read(self) -> int:
         """Number of images per chunk."""
-        return max(1, _CHUNK_BYTES // (self._images[0].numel() * self.batch_size)) * self.batch_size
+        memory = 1 if self._augment is None else self._augment.memory
+        return max(1, _CHUNK_BYTES // (self._images[0].numel() * self.batch_size * memory)) * self.batch_size
 
     def read(self, order: Tensor, moves: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Gather, crop and mirror the images of a chunk."""
-        on_device = order.to(self.device)
-        if moves is not None:
-            moves = moves.to(self.device)
-        if self.resident:
-            images = gather_images(self._images, on_device, moves)
-        else:
-            fetched = self._images[order]
+        """Gather and move the images of a chunk."""
+        index = order.to(self.device)
+        labels = self._labels[index]
+        images = self._images
+        if not self.resident:
+            images = images[order]
             if self.device.type == "cuda":
-                fetched = fetched.pin_memory()
-            fetched = fetched.to(self.device, non_blocking=True)
-            images = gather_images(fetched, torch.arange(len(order), device=self.device), moves)
-        return images.permute(0, 3, 1, 2), self._labels[on_device]
+                images = images.pin_memory()
+            images = images.to(self.device, non_blocking=True)
+            index = torch.arange(len(order), device=self.device)
+        if moves is None or self._augment is None:
+            images = images[index].permute(0, 3, 1, 2)
+        else:
+            images, labels = self._augment.move(images, labels, index, moves.to(self.device))
+        labels = labels.long()
+        return images, labels if self._void is None else labels.where(labels != self._void, NO_LABEL)
 
 
 def _room_for_images(device: torch.device) -> float:

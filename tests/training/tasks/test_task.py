@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pour
-from pour.data.scene_loader import NO_LABEL
+from pour.data.loader import NO_LABEL
 from pour.errors import UsageError
 from pour.training import Recipe, Run
 from pour.training.tasks import task as tasks

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pour.data.formats.scenes import SegmentationDataset, SegmentationSplit
+from pour.data.loader import NO_LABEL
 from pour.data.registry import is_segmentation, load_segmentation
 from pour.data.samples import is_indexed
-from pour.data.scene_loader import NO_LABEL
 from pour.data.scenes import IGNORED, Scenes
 from pour.errors import UsageError
 from pour.metrics._sampling import stratified_sample
