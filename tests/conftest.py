@@ -1,4 +1,4 @@
-"""What all rooms share: small networks that know the digits, and one thread to a worker."""
+"""Fixtures of all tests: small networks trained on digits, a folder of scenes, and a demo. One thread per worker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORGOTTEN_DIGIT = "3"
 DIGITS_NETWORKS = Path(__file__).parent / "networks" / "digits"
 _PATIENCE = 300.0
 
-# What other packages add must not change the tests of this one.
+# Methods, metrics, datasets and tasks of other packages must not change the tests.
 _plug_ins._LOADED.update(get_args(_plug_ins.Kind))
 
 # Each worker has one core, and so have the processes that its tests start.
@@ -64,8 +64,8 @@ def digits_splits(digits: ImageDataset) -> Splits:
 def digits_original() -> nn.Module:
     """A small ResNet that knows all ten digits; a test that changes it works on a copy.
 
-    It and the two after it are in files, because a training comes out otherwise on another kind of CPU, and what a test
-    says of a network need not hold of every network (``networks/networks.json`` has the commands).
+    The networks are files, because the same training gives other weights on another kind of CPU, and an assertion about
+    one network may fail for another. ``networks/networks.json`` contains the commands.
     """
     return pour.load(DIGITS_NETWORKS / "original.safetensors")
 
@@ -84,7 +84,7 @@ def digits_retrained_second() -> nn.Module:
 
 @pytest.fixture(scope="session")
 def small_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with small street scenes in CamVid's layout; a pixel's colour tells its class, up to noise."""
+    """A data folder with small street scenes in CamVid's layout; a pixel's colour identifies its class, up to noise."""
     from PIL import Image
 
     root = tmp_path_factory.mktemp("world")
@@ -111,7 +111,7 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Demo:
-    """What ``pour demo`` wrote and said."""
+    """Output of ``pour demo``."""
 
     folder: Path
     printed: str

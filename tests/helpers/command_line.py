@@ -1,4 +1,4 @@
-"""Commands in a process of their own, and in the tests'."""
+"""Run commands of pour, in a new process or in the process of the tests."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from unittest import mock
 
 from pour.cli import main
 
-# Each worker of the tests has a core.
+# Each worker of the tests has one core.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
 
 
 def process(
     *arguments: object, cwd: os.PathLike[str] | None = None, **environment: object
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as a user does."""
+    """Run a command in a new process, as a user does."""
     return subprocess.run(
         [sys.executable, "-m", "pour", *map(str, arguments)],
         capture_output=True,
@@ -32,7 +32,7 @@ def process(
 
 
 def here(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a command that has little to do, or is refused; a process of its own would take seconds to start."""
+    """Run a short command in this process, because a new process takes seconds to start."""
     out, complaints = io.StringIO(), io.StringIO()
     given = ["pour", *map(str, arguments)]
     code: object = 0

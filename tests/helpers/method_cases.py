@@ -1,4 +1,4 @@
-"""How the conformance suite runs each method on scikit-learn's digits. A new method needs one line in ``CASES``."""
+"""Options of each method for the conformance suite on the digits. A new method needs one line in ``CASES``."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pour.unlearning import IterativeMethod, get_method
 
 @dataclass(frozen=True)
 class Case:
-    """How a method is run here, and what may be expected of it."""
+    """Options of a method, and the result to expect."""
 
     options: dict[str, Any] = field(default_factory=dict)
     """Options for 1295 + 147 small images instead of tens of thousands: larger rates, fewer steps. The original was
     trained without augmentation, so iterative methods go without it too."""
     brief: dict[str, Any] | None = None
-    """What makes the method short, for the checks that do not look at accuracy; two steps where it is iterative."""
+    """Options of a short run, for tests without accuracies; by default two steps of an iterative method."""
     several: dict[str, Any] = field(default_factory=dict)
-    """What else changes where two classes are forgotten."""
+    """Further options to forget two classes."""
     drop: float = 0.03
-    """The most that accuracy on retained test images may fall."""
+    """Largest fall of the accuracy on retained test images."""
     forgets: bool = True
-    """Whether accuracy on the class must fall below chance; where not, ``reason`` says why."""
+    """Whether accuracy on the class must fall below chance; if not, ``reason`` explains it."""
     reason: str = ""
 
 

@@ -65,7 +65,7 @@ class TokenHead(nn.Module):
 
 
 class TiedHead(nn.Module):
-    """The head's weight is that of an embedding."""
+    """A network whose head and embedding share one weight."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A tiny network and tiny batches of a user's own, for the tests of what makes a method that method."""
+"""A tiny network and tiny batches of a user, for the tests of the formula of each method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pour.unlearning import ForgetRequest
 CLASSES = 4
 FORGOTTEN = 2
 NOTHING = 1e-20
-"""A learning rate that moves no weight, so that the losses of a run can be worked out by hand."""
+"""A learning rate that changes no weight, so that the losses of a run can be computed by hand."""
 
 Batch = tuple[Tensor, Tensor]
 
@@ -68,12 +68,12 @@ def unlearn(model: nn.Module, method: str, request: ForgetRequest | None = None,
 
 
 def losses(model: nn.Module) -> np.ndarray:
-    """What the last method's steps cost."""
+    """Return the loss of each step of the last method."""
     return np.array(pour.history(model)[-1].losses)
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> float:
-    """Of the model in evaluation mode."""
+    """Return the cross-entropy of a batch, with the model in evaluation mode."""
     with torch.no_grad():
         return float(F.cross_entropy(model.eval()(batch[0]), batch[1]))
 

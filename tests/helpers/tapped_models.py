@@ -10,7 +10,7 @@ CLASSES = 5
 
 
 def make_seen(rows, labels, scores=None):
-    """What one model makes of one split."""
+    """Return features and scores of one model on one split."""
     scores = torch.zeros(len(rows), CLASSES) if scores is None else scores
     return Seen(
         features=rows,

@@ -1,4 +1,4 @@
-"""What each of the two processes of test_auditing_processes.py does."""
+"""Program of the two processes of auditing/test_processes.py."""
 
 import json
 import sys
