@@ -72,7 +72,7 @@ def test_streaming_metrics_by_two_processes(tmp_path):
         one = streamed(range(101))
     finally:
         torch.distributed.destroy_process_group()
-    assert len(one) > 15
+    assert len(one) == 3
     for rank in range(2):
         two = json.loads((tmp_path / f"{rank}.json").read_text())
         assert two.keys() == one.keys()

@@ -1,4 +1,3 @@
-import itertools
 import math
 
 import numpy as np
@@ -9,8 +8,6 @@ from hypothesis import strategies as st
 
 from pour.errors import UsageError
 from pour.geometry import (
-    NearestMeanAgreement,
-    NeuralCollapseMetric,
     Projector,
     angle_statistics,
     neural_collapse,
@@ -77,47 +74,12 @@ def test_one_shot_agrees_with_the_definitions(seed, classes, width):
         assert found[name] == pytest.approx(value, rel=1e-6, abs=1e-5), name
 
 
-@settings(deadline=None, max_examples=30)
-@given(seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 80), max_size=3))
-def test_streaming_in_two_passes_equals_one_shot(seed, cuts):
-    features, labels, weight, bias = draw(seed)
-    expected = neural_collapse(features, labels, weight, bias).to_dict()
-    first = NeuralCollapseMetric(5, 7, weight=weight)
-    edges = [0, *sorted(cuts), 80]
-    batches = [slice(start, stop) for start, stop in itertools.pairwise(edges) if stop > start]
-    for batch in batches:
-        first.update(features[batch], labels[batch])
-    second = NearestMeanAgreement(first.means, weight, bias)
-    for batch in batches:
-        second.update(features[batch])
-    found = {name: float(value) for name, value in first.compute().items()} | {"nc4": float(second.compute())}
-    assert found == pytest.approx(expected, rel=1e-9, abs=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore:The ``compute`` method")
-def test_states_of_two_processes_add_up():
-    features, labels, weight, _ = draw(0)
-    whole, left, right = (NeuralCollapseMetric(5, 7, weight=weight) for _ in range(3))
-    whole.update(features, labels)
-    left.update(features[:30], labels[:30])
-    right.update(features[30:], labels[30:])
-    for name in ("counts", "sums", "second"):
-        setattr(left, name, getattr(left, name) + getattr(right, name))
-    assert float(left.compute()["nc1"]) == pytest.approx(float(whole.compute()["nc1"]), rel=1e-12)
-    whole.reset()
-    with pytest.raises(UsageError, match="call update first"):
-        whole.compute()
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_low_precision_features_are_measured_in_float64(dtype):
     features, labels, weight, bias = draw(3, rows=400, dtype=dtype)
     found = neural_collapse(features, labels, weight, bias).to_dict()
     wide = neural_collapse(features.double(), labels, weight.double(), bias.double()).to_dict()
     assert found == pytest.approx(wide, rel=1e-12)
-    metric = NeuralCollapseMetric(5, 7, weight=weight)
-    metric.update(features, labels)
-    assert float(metric.compute()["nc1"]) == pytest.approx(wide["nc1"], rel=1e-9)
 
 
 def test_a_simplex_is_fully_collapsed_and_noise_grows_nc1_with_its_variance():
@@ -147,12 +109,6 @@ def test_a_class_without_samples_takes_no_part():
     rows = torch.tensor([0, 1, 3, 4])
     renumbered = torch.searchsorted(rows, labels[kept])
     assert found == neural_collapse(features[kept], renumbered, weight[rows], bias[rows])
-    metric = NeuralCollapseMetric(5, 7, weight=weight)
-    metric.update(features[kept], labels[kept])
-    assert float(metric.compute()["nc1"]) == pytest.approx(found.nc1, rel=1e-9)
-    agreement = NearestMeanAgreement(metric.means, weight, bias)
-    agreement.update(features[kept])
-    assert float(agreement.compute()) == pytest.approx(found.nc4)
 
 
 def test_means_that_coincide_have_no_between_class_variation():
@@ -212,34 +168,7 @@ def test_bad_input_is_refused():
         random_centered_rows(1, 3)
 
 
-@pytest.mark.filterwarnings("ignore:The ``compute`` method")
-def test_bad_batches_are_refused():
-    features, labels, weight, bias = draw(0)
-    metric = NeuralCollapseMetric(3, 7)
-    with pytest.raises(UsageError, match=r"labels run from 0 to 4; expected class indices in 0 \.\. 2"):
-        metric.update(features, labels)
-    with pytest.raises(UsageError, match="expected \\(n, 7\\)"):
-        metric.update(features[:, :4], labels)
-    metric.update(features / 0, labels % 3)
-    with pytest.raises(UsageError, match="NaN"):
-        metric.compute()
-    with pytest.raises(UsageError, match="expected \\(3, 7\\)"):
-        NeuralCollapseMetric(3, 7, weight=weight)
-    with pytest.raises(UsageError, match="at least 2"):
-        NeuralCollapseMetric(1, 7)
-    with pytest.raises(UsageError, match="one row per class"):
-        NearestMeanAgreement(weight[:2], weight)
-    with pytest.raises(UsageError, match="first pass"):
-        NearestMeanAgreement(weight / 0 * 0, weight)
-    agreement = NearestMeanAgreement(weight, weight, bias)
-    with pytest.raises(UsageError, match="width 4"):
-        agreement.update(features[:, :4])
-    with pytest.raises(UsageError, match="call update first"):
-        agreement.compute()
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_what_rounding_leaves_of_a_removed_direction_is_none(streaming):
+def test_what_rounding_leaves_of_a_removed_direction_is_none():
     """In float32 a projection leaves a little of what it removes; where the means fill the space that would be NC1."""
     features, labels, _, _ = draw(0, classes=12, width=6, rows=400, dtype=torch.float32)
     projector = Projector.from_directions(torch.randn(6, generator=torch.Generator().manual_seed(1)))
@@ -247,14 +176,7 @@ def test_what_rounding_leaves_of_a_removed_direction_is_none(streaming):
     # The same features in five coordinates, exactly.
     _, _, axes = torch.linalg.svd(projector.basis.double())
     expected = neural_collapse(left.double() @ axes[1:].T, labels).nc1
-    if streaming:
-        metric = NeuralCollapseMetric(12, 6)
-        for part in range(0, 400, 100):
-            metric.update(left[part : part + 100], labels[part : part + 100])
-        found = float(metric.compute()["nc1"])
-    else:
-        found = neural_collapse(left, labels).nc1
-    assert found == pytest.approx(expected, rel=1e-4)
+    assert neural_collapse(left, labels).nc1 == pytest.approx(expected, rel=1e-4)
 
 
 def test_half_precision_features_keep_their_axes():

@@ -1,8 +1,5 @@
 """The mathematics: simplex, projector, Neural Collapse, discrepancies and their bound. Tensors in, tensors out."""
 
-from typing import TYPE_CHECKING
-
-from pour._lazy import lazy_names
 from pour.geometry.angles import AngleStatistics, angle_statistics, pairwise_angles, random_centered_rows
 from pour.geometry.bound import BoundForm, BoundMetric, DiscrepancyDecomposition, decompose_discrepancy
 from pour.geometry.collapse import NeuralCollapse, neural_collapse
@@ -21,18 +18,13 @@ from pour.geometry.procrustes import Alignment, procrustes, procrustes_distance
 from pour.geometry.projector import Projector
 from pour.geometry.simplex import simplex_etf
 
-if TYPE_CHECKING:
-    from pour.geometry.collapse_metric import NearestMeanAgreement, NeuralCollapseMetric
-
 __all__ = [
     "Alignment",
     "AngleStatistics",
     "BoundForm",
     "BoundMetric",
     "DiscrepancyDecomposition",
-    "NearestMeanAgreement",
     "NeuralCollapse",
-    "NeuralCollapseMetric",
     "Projector",
     "ProjectorFitter",
     "angle_statistics",
@@ -52,11 +44,3 @@ __all__ = [
     "sliced_wasserstein",
     "wasserstein",
 ]
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "NearestMeanAgreement": "pour.geometry.collapse_metric",
-        "NeuralCollapseMetric": "pour.geometry.collapse_metric",
-    },
-)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,9 +16,6 @@ from pour.geometry.angles import (
     pairwise_angles,
     random_centered_rows,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = [
     "AngleStatistics",
@@ -80,7 +76,6 @@ def neural_collapse(
         \mathrm{NC1} = \tfrac1C \operatorname{tr}(S_W S_B^+).
 
     A class without samples is ignored, and so is its row of the head.
-    :class:`NeuralCollapseMetric` computes the same from batches.
 
     Args:
         features: ``(n, d)``, the input of the head.
@@ -98,20 +93,46 @@ def neural_collapse(
         (0.0, 0.0, 0.0, 1.0)
     """
     rows = as_samples(features, "features")
-    flat = as_labels(labels, rows)
-    classes, index, counts = torch.unique(flat, return_inverse=True, return_counts=True)
-    head, offset = head_of_classes(weight, bias, classes, rows.shape[1])
+    classes, index, counts = torch.unique(as_labels(labels, rows), return_inverse=True, return_counts=True)
+    head, offset = _head_of_classes(weight, bias, classes, rows.shape[1])
     means = rows.new_zeros(len(classes), rows.shape[1]).index_add_(0, index, rows) / counts.unsqueeze(1)
-
-    within = rows - means[index]
-    measures = collapse_measures(
-        means, head, lambda axes: (within @ axes.T).square().mean(dim=0), eps=precision_of(features)
+    centered = means - means.mean(dim=0)
+    values, axes = _between_class_axes(means, features.dtype)
+    nc1 = math.inf
+    if len(values):
+        # S_B^+ lives in the span of the centred means: with M = U diag(s) V^T its eigenvalues there are C / s^2, so
+        # tr(S_W S_B^+) = sum_k (C / s_k^2) v_k^T S_W v_k needs the variance along C - 1 axes and no d x d inverse.
+        nc1 = float((((rows - means[index]) @ axes.T).square().mean(dim=0) / values.square()).sum())
+    else:
+        # All means are equal, so there is no between-class variation and no direction.
+        centered = torch.zeros_like(centered)
+    norms = torch.linalg.vector_norm(centered, dim=1)
+    angles = angle_statistics(centered)
+    control = random_centered_rows(len(means), means.shape[1], torch.Generator().manual_seed(0))
+    of_head: dict[str, float] = {}
+    if head is not None:
+        weight_angles = angle_statistics(head)
+        of_head = {
+            "nc3": float((head / head.norm() - centered / centered.norm()).norm()),
+            "nc4": float(_agreements(rows, means, head, offset).double().mean()),
+            "weight_angle_mean": weight_angles.mean,
+            "weight_angle_std": weight_angles.std,
+        }
+    return NeuralCollapse(
+        num_classes=len(classes),
+        num_samples=len(rows),
+        nc1=nc1,
+        nc2_norm_spread=float(norms.std(correction=0) / norms.mean()),
+        nc2_angle_mean=angles.mean,
+        nc2_angle_std=angles.std,
+        nc2_ideal_angle=angles.ideal,
+        nc2_angle_deviation=angles.deviation,
+        random_angle_std=angle_statistics(control).std,
+        **of_head,
     )
-    agreement = None if head is None else float(agreements(rows, means, head, offset).double().mean())
-    return NeuralCollapse(num_samples=len(rows), nc4=agreement, **measures)  # type: ignore[arg-type]
 
 
-def head_of_classes(
+def _head_of_classes(
     weight: Tensor | None, bias: Tensor | None, classes: Tensor, width: int
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the rows of the head for the classes that occur, in float64. Raise UsageError if the head does not fit."""
@@ -135,57 +156,20 @@ def head_of_classes(
     return rows[classes], bias.detach().to(rows)[classes]
 
 
-def precision_of(features: Tensor) -> float:
-    """Return the rounding of the features' dtype; features of whole numbers count as float64."""
-    return torch.finfo(features.dtype).eps if features.is_floating_point() else torch.finfo(torch.float64).eps
+def _between_class_axes(means: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return singular values and axes of the centred class means of features that were rounded to ``dtype``."""
+    _, values, axes = torch.linalg.svd(means - means.mean(dim=0), full_matrices=False)
+    # Centred rows sum to zero, so the C-th singular value is rounding.
+    values, axes = values[: len(means) - 1], axes[: len(means) - 1]
+    # So is a value that is tiny compared with the means, which a projection leaves of the directions that it removes.
+    # Its error grows with the root of the width, and half precision must not make all of it rounding.
+    size = max(means.shape)
+    tiny = max(size * torch.finfo(means.dtype).eps, min(4 * math.sqrt(size) * torch.finfo(dtype).eps, 1e-3))
+    is_axis = values > tiny * float(means.norm())
+    return values[is_axis], axes[is_axis]
 
 
-def collapse_measures(
-    means: Tensor, head: Tensor | None, variance_along: Callable[[Tensor], Tensor], *, eps: float
-) -> dict[str, float | int | None]:
-    """Compute NC1 to NC3 from class means and the within-class variance along given unit axes.
-
-    S_B^+ lives in the span of the centred means, at most C - 1 dimensions: with M = U diag(s) V^T its eigenvalues there
-    are C / s^2, so tr(S_W S_B^+) = sum_k (C / s_k^2) v_k^T S_W v_k needs the variance along C - 1 axes only, and no
-    d x d inverse. ``eps`` is the rounding of the features, which leaves noise along directions that were projected out.
-    """
-    num_classes, width = means.shape
-    centered = means - means.mean(dim=0)
-    _, values, axes = torch.linalg.svd(centered, full_matrices=False)
-    # Centred rows sum to zero, so the C-th singular value is rounding. So is a value that is tiny against the means.
-    # The error of a projection grows with the root of the width, and half precision must not make all of it rounding.
-    size = max(centered.shape)
-    tiny = max(size * torch.finfo(means.dtype).eps, min(4 * math.sqrt(size) * eps, 1e-3))
-    floor = tiny * float(means.norm())
-    is_axis = values[: num_classes - 1] > floor
-    values, axes = values[: num_classes - 1][is_axis], axes[: num_classes - 1][is_axis]
-    if not len(values):
-        # All means are equal, so there is no between-class variation and no direction.
-        centered = torch.zeros_like(centered)
-    nc1 = float((variance_along(axes).clamp(min=0) / values.square()).sum()) if len(values) else math.inf
-
-    norms = torch.linalg.vector_norm(centered, dim=1)
-    angles = angle_statistics(centered)
-    control = random_centered_rows(num_classes, width, torch.Generator().manual_seed(0))
-    measures: dict[str, float | int | None] = {
-        "num_classes": num_classes,
-        "nc1": nc1,
-        "nc2_norm_spread": float(norms.std(correction=0) / norms.mean()),
-        "nc2_angle_mean": angles.mean,
-        "nc2_angle_std": angles.std,
-        "nc2_ideal_angle": angles.ideal,
-        "nc2_angle_deviation": angles.deviation,
-        "random_angle_std": angle_statistics(control).std,
-    }
-    if head is not None:
-        weight_angles = angle_statistics(head)
-        measures["nc3"] = float((head / head.norm() - centered / centered.norm()).norm())
-        measures["weight_angle_mean"] = weight_angles.mean
-        measures["weight_angle_std"] = weight_angles.std
-    return measures
-
-
-def agreements(rows: Tensor, means: Tensor, head: Tensor, bias: Tensor | None) -> Tensor:
+def _agreements(rows: Tensor, means: Tensor, head: Tensor, bias: Tensor | None) -> Tensor:
     """Return whether the class that the head predicts is the class of the nearest mean, ``(n,)`` booleans."""
     scores = rows @ head.T if bias is None else rows @ head.T + bias
     # |z - mu|^2 / 2 without |z|^2 / 2, which is the same for all classes.
