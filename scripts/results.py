@@ -12,8 +12,8 @@ from statistics import mean, median, stdev
 from typing import Any
 
 from pour.bench import make_class_table, make_replication_table, make_table, render
-from pour.bench.experiments import RELATIVES
 from pour.bench.replication import other_options
+from pour.bench.rows import methods_of
 from pour.bench.segmentation_table import render_scenes, scene_lines
 from pour.bench.zeroshot_table import zero_shot_table
 
@@ -144,7 +144,7 @@ def short_cifar_table(name: str) -> list[str]:
     columns = ("acc_r", "acc_f", "aus", "rus_o", "rus_r", "probe")
     table = make_table(grid(name), columns=columns, against="paper")
     rows = [row for row in table.rows if row.setting != "common" and not row.encoder and row.name not in _LEFT_OUT]
-    rows = [row for row in rows if not row.name.removesuffix("-tuned").startswith(RELATIVES)]
+    rows = [row for row in rows if not row.name.removesuffix("-tuned").startswith(methods_of("relatives"))]
     names = {row.name for row in table.rows} - {row.name for row in rows}
     notes = tuple(note for note in table.notes if not set(re.findall(r"[\w-]+", note)) & names)
     return render(dataclasses.replace(table, rows=tuple(rows), notes=notes), "markdown").rstrip().splitlines()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pour._io import write_text
 from pour._records import encode, read
-from pour.bench import settings
+from pour.bench import rows
 from pour.errors import UsageError
 from pour.unlearning import make_method
 
@@ -24,15 +24,15 @@ def ship(folder: Path, dataset: str, target: Path) -> list[str]:
     Options that were not searched are written too, because a default that changes later must not change a tuned row.
     """
     names = sorted(path.parent.name.removesuffix("-benchmark") for path in folder.glob("*-benchmark/result.json"))
-    choices = {name: choice for name in names if (choice := settings.chosen_options(folder, name)) is not None}
+    choices = {name: choice for name in names if (choice := rows.chosen_options(folder, name)) is not None}
     if not choices:
         raise UsageError(f"{folder} has no tuning by the rule benchmark that chose a setting; run pour tune first.")
     other = next((choice.dataset for choice in choices.values() if choice.dataset not in (None, dataset)), None)
     if other is not None:
         raise UsageError(f"{folder} was tuned on {other}, not on {dataset}.")
-    shipped = read(settings.Shipped, target) if target.is_file() else {}
+    shipped = read(rows.Shipped, target) if target.is_file() else {}
     for method, choice in choices.items():
-        options = settings.tuned_row_options(method, dataset, choice.options)
+        options = rows.tuned_row_options(method, dataset, choice.options)
         complete = make_method(method, **options).options()
         shipped.setdefault(dataset, {})[method] = replace(choice, options=complete)
     write_text(target, encode(shipped, indent=1, sort_keys=True) + "\n")
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("dataset", metavar="DATASET")
     arguments = parser.parse_args()
-    print(*ship(arguments.folder, arguments.dataset, settings.TUNED), sep="\n")
+    print(*ship(arguments.folder, arguments.dataset, rows.TUNED), sep="\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ SLOW = ("torchmetrics", "torchvision", "transformers", "timm", "sklearn", "scipy
     "code",
     [
         "import pour.cli",
-        "import pour.auditing, pour.bench.compute_cell",
+        "import pour.auditing, pour.bench.cell",
         "import pour.metrics, torch; pour.metrics.linear_cka(torch.eye(4), torch.eye(4))",
     ],
 )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-__all__ = ["AnyFloat", "Json", "Option", "Scalar", "decode", "encode", "read", "record", "schema"]
+__all__ = ["AnyFloat", "Json", "Option", "Scalar", "convert", "decode", "encode", "read", "record", "schema"]
 
 T = TypeVar("T")
 
@@ -130,12 +130,25 @@ def decode(kind: type[T], content: str | bytes, path: str | os.PathLike[str]) ->
         content: JSON, or TOML if the path ends in ``.toml``.
         path: File that the errors name.
     """
+    text = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+    return _decode_json(kind, _toml_as_json(text, path) if Path(path).suffix == ".toml" else text, path)
+
+
+def convert(kind: type[T], value: object, source: str) -> T:
+    """Return the record that lists, dictionaries and scalars describe. Errors name ``source`` as the file.
+
+    Example:
+        >>> convert(dict[str, int], {"epochs": "two"}, "The recipe")
+        Traceback (most recent call last):
+        pour.errors.UsageError: The recipe has the value 'two' for epochs, which must be a valid integer; correct it.
+    """
+    return _decode_json(kind, json.dumps(value).encode(), source)
+
+
+def _decode_json(kind: type[T], text: bytes, path: str | os.PathLike[str]) -> T:
     from pydantic import ValidationError
     from pydantic_core import to_json
 
-    text = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
-    if Path(path).suffix == ".toml":
-        text = _toml_as_json(text, path)
     data = _parse(text, path)
     if isinstance(data, dict) and hasattr(kind, _NEWEST):
         _check_version(kind, data, path)

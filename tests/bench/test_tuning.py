@@ -16,8 +16,8 @@ from pour._io import write_text
 from pour._records import encode
 from pour._torchvision import torchvision_works
 from pour.bench import Row, get_experiment, tune_experiment
+from pour.bench.rows import tuned_options
 from pour.bench.selection import Rule, Trial, TuningResult, choose, relative_change
-from pour.bench.settings import tuned_options
 from pour.bench.tuning import MethodTuning, grid
 from pour.data import load_segmentation
 from pour.errors import DivergenceError, UsageError

@@ -16,17 +16,13 @@ import torch.nn.functional as F
 from command_line import here, process
 
 import pour
-import pour.bench.zeroshot as zeroshot
-import pour.bench.zeroshot_models as zeroshot_models
-from pour.bench import export_store, import_store, render
+from pour.bench import export_store, get_experiment, import_store, render, run_experiment
 from pour.bench.store import load_store, read_store, seal
-from pour.bench.zeroshot import ROWS, run_zero_shot
-from pour.bench.zeroshot_table import draw_zero_shot, is_zero_shot_store, save_bars, zero_shot_table
+from pour.bench.zeroshot_table import ROWS, draw_zero_shot, is_zero_shot_store, save_bars, zero_shot_table
 from pour.data.dataset import ImageDataset, ImageSplit
 from pour.errors import UsageError
 from pour.models import CAPTIONS, PROMPTS, TextTable, ZeroShotClassifier
 from pour.models.clip.texts import prompts_of
-from pour.training import get_recipe
 
 WIDTH = 48
 DIGITS = [str(digit) for digit in range(10)]
@@ -55,17 +51,16 @@ def store(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Path:
 
 
 def run(out: Path, text_file: Path, **options: object) -> pour.bench.Outcome:
-    settings = {
-        "arch": "clip-resnet-digits",
-        "data": "digits",
+    changes = {
+        "architecture": "clip-resnet-digits",
+        "dataset": "digits",
         "transfer": "digits",
-        "text": text_file,
+        "text": str(text_file),
         "forget": FORGET,
-        "recipe": get_recipe("digits").change(epochs=6),
-        "device": "cpu",
-        "progress": False,
+        "recipe": {"name": "digits", "epochs": 6},
     }
-    return run_zero_shot(out, **{**settings, **options})
+    changes |= {name: options.pop(name) for name in ("architecture", "recipe", "recipe.epochs") if name in options}
+    return run_experiment(get_experiment("zeroshot", changes), out, device="cpu", progress=False, **options)
 
 
 def test_the_encoder_learns_and_forgets_by_text(store: Path) -> None:
@@ -83,10 +78,11 @@ def test_the_encoder_learns_and_forgets_by_text(store: Path) -> None:
             assert values["acc_r"] > values["acc_r_before"] - 0.02
         # The transfer set is the same data, so that its accuracy is that of all classes.
         size = sum(cell.answers)
-        counts = json.loads((store / cell.key.path).with_suffix(".report.json").read_text())
-        assert values["transfer"] == pytest.approx(sum(counts["after"]) / sum(counts["images"]))
-        assert values["acc_f"] == pytest.approx(sum(counts["after"][label] for label in forget) / size)
-        assert size == sum(counts["images"][label] for label in forget)
+        images = {name: cell.values[f"acc.{name}"].n for name in DIGITS}
+        right = {name: cell.values[f"acc.{name}"].value * images[name] for name in DIGITS}
+        assert values["transfer"] == pytest.approx(sum(right.values()) / sum(images.values()))
+        assert values["acc_f"] == pytest.approx(sum(right[str(label)] for label in forget) / size)
+        assert size == sum(images[str(label)] for label in forget)
 
 
 def test_the_stored_cells_are_what_the_saved_model_gives(store: Path) -> None:
@@ -112,8 +108,8 @@ def test_a_second_run_makes_only_what_is_missing(store: Path, text_file: Path) -
     outcome = run(store, text_file)
     assert (outcome.done, outcome.kept) == (1, 11)
     assert path.read_text() == before
-    with pytest.raises(UsageError, match="no row 'odd'"):
-        run(store, text_file, rows=["odd"])
+    with pytest.raises(UsageError, match="no method 'odd'"):
+        run(store, text_file, methods=["odd"])
 
 
 @pytest.fixture
@@ -122,7 +118,7 @@ def copy(store: Path, tmp_path: Path) -> Path:
     return shutil.copytree(store, tmp_path / "copy")
 
 
-def darker(name: str, root: Path | None = None) -> ImageDataset:
+def darker(name: str, root: Path | None = None, **_: Any) -> ImageDataset:
     """The dataset with one test image made darker."""
     dataset = pour.load_dataset(name, root)
     test = dataset.splits["test"]
@@ -132,20 +128,18 @@ def darker(name: str, root: Path | None = None) -> ImageDataset:
     return ImageDataset(name=dataset.name, classes=dataset.classes, splits=splits, info=dataset.info)
 
 
-@pytest.mark.parametrize("module", [zeroshot_models, zeroshot], ids=["tested", "transfer"])
-def test_other_images_make_the_cells_again(
-    copy: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch, module: Any
+def test_the_transfer_images_belong_to_the_identity_of_a_cell(
+    copy: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = {(cell.data, cell.models["original"]) for cell in read_store(copy)}
-    monkeypatch.setattr(module, "load_dataset", darker)
-    outcome = run(copy, text_file)
-    assert (outcome.done, outcome.kept) == (12, 0)
-    after = {(cell.data, cell.models["original"]) for cell in read_store(copy)}
-    assert len(before) == len(after) == 1
-    # The training images are the same, and so is the encoder.
-    assert before != after
-    assert {original for _, original in before} == {original for _, original in after}
-    assert run(copy, text_file).kept == 12
+    opened = []
+
+    def second_is_darker(name: str, root: Path | None = None, **_: Any) -> ImageDataset:
+        opened.append(name)
+        return darker(name, root) if len(opened) % 2 == 0 else pour.load_dataset(name, root)
+
+    monkeypatch.setattr("pour.training.tasks.match.load_dataset", second_is_darker)
+    with pytest.raises(UsageError, match="was trained on other images than digits has now"):
+        run(copy, text_file)
 
 
 def test_a_cell_in_another_precision_is_made_again_where_one_is_asked_for(copy: Path, text_file: Path) -> None:
@@ -161,28 +155,33 @@ def test_a_cell_in_another_precision_is_made_again_where_one_is_asked_for(copy: 
 def test_a_store_of_another_recipe_or_encoder_is_refused(copy: Path, text_file: Path) -> None:
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     for options, words in (
-        ({"recipe": get_recipe("digits").change(epochs=1)}, r"another recipe \(digits of 6, not digits of 1\)"),
-        ({"arch": "clip-resnet18"}, "another architecture"),
+        ({"recipe": {"name": "digits", "epochs": 1}}, r"another recipe \(digits of 6, not digits of 1\)"),
+        ({"architecture": "clip-resnet18"}, "another architecture"),
     ):
         with pytest.raises(UsageError, match=f"{words}.*; give another folder"):
             run(copy, text_file, **options)
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
     (copy / "experiment.json").unlink()
     with pytest.raises(UsageError, match="another recipe"):
-        run(copy, text_file, recipe=get_recipe("digits").change(epochs=1))
+        run(copy, text_file, recipe={"name": "digits", "epochs": 1})
     assert run(copy, text_file).kept == 12
 
 
-def test_the_results_that_ship_with_pour_are_of_the_default_command() -> None:
-    known = load_store(Path(__file__).parents[2] / "results" / "zeroshot.json.gz").experiment
+def test_the_results_that_ship_with_pour_are_of_the_built_in_experiment() -> None:
+    known, grid = (
+        load_store(Path(__file__).parents[2] / "results" / "zeroshot.json.gz").experiment,
+        get_experiment("zeroshot"),
+    )
     assert known is not None
-    assert (known.name, known.dataset, known.architecture) == ("zeroshot", "cifar100", "clip-resnet18")
-    assert known.recipe == asdict(get_recipe("fast"))
-    assert [row.name for row in known.rows] == list(ROWS)
+    assert (known.name, known.dataset, known.architecture) == (grid.name, grid.dataset, grid.architecture)
+    assert known.recipe == asdict(grid.recipe)
+    assert [row.name for row in known.rows] == [row.name for row in grid.rows]
+    assert [row.label for row in known.rows] == [row.label for row in grid.rows]
+    assert (known.columns, known.notes, known.layout) == (grid.columns, grid.notes, grid.layout)
 
 
 def test_a_concept_named_twice_is_forgotten_once(copy: Path, text_file: Path) -> None:
-    outcome = run(copy, text_file, forget=["3", 3, "8"], seeds=(0, 0))
+    outcome = run(copy, text_file, forget=["3", 3, "8"], seeds=[0, 0])
     assert (outcome.done, outcome.kept) == (0, 12)
 
 
@@ -216,8 +215,8 @@ def test_a_damaged_cell_is_told(copy: Path) -> None:
 
 
 def test_every_joint_request_has_lines_of_its_own(copy: Path, text_file: Path) -> None:
-    run(copy, text_file, forget=["1", "7"], rows=["text", "specific"])
-    run(copy, text_file, forget=["1", "7", "8"], rows=["text"])
+    run(copy, text_file, forget=["1", "7"], methods=["text", "specific"])
+    run(copy, text_file, forget=["1", "7", "8"], methods=["text"])
     table = zero_shot_table(copy)
     joint = [row for row in table.rows if "at once" in row.label]
     assert [(row.label, row.setting) for row in joint] == [
@@ -326,9 +325,12 @@ def test_a_pretrained_clip_and_a_folder_of_images_from_one_command(tmp_path: Pat
     (tmp_path / "names.txt").write_text("n1 cat\nn2 dog\nn3 red fish\nn4 ship\n")
     out = tmp_path / "runs"
     command = (
-        "bench", "zeroshot", "--arch", f"hf:{tmp_path / 'clip'}", "--data", f"folder:{tmp_path / 'images'}@32",
-        "--names", tmp_path / "names.txt", "--forget", "cat", "--forget", "red fish", "--out", out, "--device", "cpu",
+        "bench", tmp_path / "mine.toml", "--forget", "cat", "--forget", "red fish", "--out", out, "--device", "cpu",
     )  # fmt: skip
+    (tmp_path / "mine.toml").write_text(
+        f'base = "zeroshot"\nname = "zeroshot"\narchitecture = "hf:{tmp_path / "clip"}"\n'
+        'dataset = "folder:images@32"\n[settings]\nnames = "names.txt"\ntransfer = "null"\ntest_on_all = true\n'
+    )
     done = process(*command)
     assert done.returncode == 0, done.stderr
     assert "12 cells made, 0 were there" in done.stdout
@@ -344,12 +346,14 @@ def test_a_pretrained_clip_and_a_folder_of_images_from_one_command(tmp_path: Pat
 
 
 def test_wrong_use_is_said_in_a_sentence(tmp_path: Path) -> None:
+    changes = {"dataset": "digits", "transfer": "null", "forget": ["3"]}
     for arch, match in (
-        ("resnet18", "names no dual encoder"),
+        ("resnet18", "is no encoder|names no dual encoder"),
         (f"hf:{tmp_path / 'nothing'}", "cannot open"),
     ):
         with pytest.raises(UsageError, match=match):
-            run_zero_shot(tmp_path / "runs", arch=arch, data="digits", transfer=None, forget=["3"], progress=False)
+            run_experiment(get_experiment("zeroshot", {**changes, "architecture": arch}), tmp_path / "runs")
     assert not (tmp_path / "runs" / "experiment.json").exists()
-    with pytest.raises(UsageError, match="no class of digits"):
-        run_zero_shot(tmp_path / "other", data="digits", names={"x": "y"}, progress=False)
+    (tmp_path / "names.txt").write_text("x y")
+    with pytest.raises(UsageError, match="which digits does not have"):
+        run_experiment(get_experiment("zeroshot", {**changes, "names": str(tmp_path / "names.txt")}), tmp_path / "o")

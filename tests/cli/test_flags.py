@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 import pour
 from pour.bench import Outcome, export_store, get_experiment
-from pour.bench.experiments import EXPERIMENTS
-from pour.bench.runner import _failures, _Group, claim
+from pour.bench.experiment import EXPERIMENTS
+from pour.bench.grid import _failures, _Group, claim, requests_of
 from pour.bench.shared_models import SharedModels
 from pour.bench.store import read_experiment
 from pour.bench.tuning import TUNED_CLASSES
@@ -184,9 +184,8 @@ def test_no_documented_command_is_refused(monkeypatch):
         monkeypatch.setattr(pour, name, reached)
     for task in ("classify", "match"):
         monkeypatch.setattr(f"pour.training.tasks.{task}.load_dataset", reached)
-    for place in ("run_experiment", "tune_experiment", "study.run_study", "segmentation.run_scenes"):
+    for place in ("run_experiment", "tune_experiment", "study.run_study"):
         monkeypatch.setattr(f"pour.bench.{place}", reached)
-    monkeypatch.setattr("pour.bench.zeroshot.run_zero_shot", reached)
     commands = documented()
     assert len(commands) > 25
     for command in commands:
@@ -196,8 +195,8 @@ def test_no_documented_command_is_refused(monkeypatch):
         assert isinstance(done.exception, ReachedError) or absent, (command, done.output, done.exception)
 
 
-def outcome(folder, failed=()):
-    return Outcome(out=folder, done=2, kept=1, failed=failed)
+def outcome(folder, failed=(), requests=()):
+    return Outcome(out=folder, done=2, kept=1, failed=failed, requests=requests)
 
 
 @pytest.mark.parametrize("quiet", [True, False])
@@ -218,22 +217,21 @@ def test_the_table_is_that_of_the_request(tmp_path, monkeypatch, forget, shown):
     grid = get_experiment("digits")
     names = {3: "three", 5: "five", 8: "eight"}
     keep(tmp_path, grid, *(made_up(grid, "pour-p", forget=(k,), forgotten_names=(v,)) for k, v in names.items()))
-    monkeypatch.setattr("pour.bench.run_experiment", lambda *_, **__: outcome(tmp_path))
+    requests = tuple((int(name),) for name in forget)
+    monkeypatch.setattr("pour.bench.run_experiment", lambda *_, **__: outcome(tmp_path, requests=requests))
     options = [part for name in forget for part in ("--forget", name)]
     text = succeed("bench", "digits", "--out", tmp_path, *options).stdout
     assert re.findall(r"(\w+)\s+forgotten,", text) == shown
 
 
 def test_names_of_requests_are_those_of_the_dataset(monkeypatch):
-    from importlib import import_module
-
-    benching = import_module("pour.cli.bench")
-
     class Named:
         num_classes, classes = 3, ("plane", "7", "cat")
 
-    monkeypatch.setattr(pour, "load_dataset", lambda name, root: Named if (name, root) == ("cifar10", "r") else None)
-    assert benching._requests(get_experiment("cifar10"), "r", ["cat", "7", "0"]) == [(2,), (1,), (0,)]
+    monkeypatch.setattr("pour.training.tasks.classify.load_dataset", lambda name, root, **_: Named)
+    shared = SharedModels(get_experiment("cifar10"), Path("r"), None, "cpu", None)
+    assert requests_of(shared, ["cat", "7", "0"]) == ((2,), (1,), (0,))
+    assert requests_of(shared) == ((0,), (1,), (5,))
 
 
 def test_results_of_another_experiment_are_not_taken_in(tmp_path):
@@ -244,7 +242,7 @@ def test_results_of_another_experiment_are_not_taken_in(tmp_path):
     there = tmp_path / "there"
     options = ["--out", there, "--import", tar]
     assert "holds results of cifar10, not of digits" in refusal("bench", "digits", *options)
-    assert f"--recipe {UNREAD} in digits" in refusal("bench", "digits", *options, "--recipe", "fast")
+    assert "unknown key colour" in refusal("bench", "digits", *options, "--set", "colour=1")
     assert "no experiment" in refusal("bench", "imagenet", *options)
     assert "Seeds are" in refusal("bench", "cifar10", *options, "--seeds", "some")
     assert not there.exists()
@@ -498,7 +496,7 @@ def test_what_was_done_is_told_before_the_table(tmp_path, monkeypatch):
 def test_a_class_named_twice_has_one_table(tmp_path, monkeypatch):
     grid, store = get_experiment("digits"), tmp_path / "runs"
     keep(store, grid, made_up(grid, "pour-p", forget=(3,)))
-    outcome = Outcome(out=store, done=0, kept=1, failed=())
+    outcome = Outcome(out=store, done=0, kept=1, failed=(), requests=((3,),))
     monkeypatch.setattr("pour.bench.run_experiment", lambda *_, **__: outcome)
     done = succeed("bench", "digits", "--out", store, "--forget", 3, "--forget", 3)
     assert done.stdout.count("digits, resnet-digits") == 1
@@ -511,7 +509,7 @@ def test_a_file_is_no_folder_for_trials(tmp_path):
 
 def test_names_of_classes_are_text(tmp_path):
     (tmp_path / "names.txt").write_bytes(b"n1 caf\xe9\n")
-    sentence = refusal("bench", "zeroshot", "--names", tmp_path / "names.txt", "--out", tmp_path / "runs")
+    sentence = refusal("bench", "zeroshot", "--set", f"names={tmp_path / 'names.txt'}", "--out", tmp_path / "runs")
     assert "names.txt is no text in UTF-8" in sentence
 
 
@@ -565,7 +563,7 @@ def cifar(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--arch", "nosuch"], "no architecture 'nosuch'"),
+        (["--set", "architecture=nosuch"], "no architecture 'nosuch'"),
         (["--precision", "fp64"], "fp32 or bf16"),
         (["--root", "nowhere"], "cifar10 is not under nowhere"),
     ],
@@ -615,19 +613,34 @@ def help_of(*arguments):
 def test_the_help_of_tune_is_true(monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")
     text = help_of("tune")
-    for name in ("zeroshot", "camvid", "voc2012"):
-        assert name not in text
-        assert f"{name} has nothing to tune" in refusal("tune", name)
+    assert "zeroshot has no method to tune" in refusal("tune", "zeroshot")
     for name, (label,) in TUNED_CLASSES.items():
         assert f"{label} on {name}" in text
     assert "no experiment 'imagenet'" in refusal("tune", "imagenet")
 
 
-def test_the_help_of_study_names_its_experiments(monkeypatch):
+@pytest.mark.parametrize("command", ["bench", "tune", "study"])
+def test_the_help_names_the_built_in_experiments(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")
-    *most, last = EXPERIMENTS
-    assert f"{', '.join(most)} or {last}." in help_of("study")
-    assert f"the experiments are {', '.join(EXPERIMENTS)}." in refusal("study", "zeroshot")
+    assert f"{', '.join(EXPERIMENTS)}, or a TOML file." in help_of(command)
+
+
+def test_a_users_file_is_benched_tuned_and_studied(tmp_path, monkeypatch):
+    seen = []
+
+    def reached(experiment, *_, **__):
+        seen.append((experiment.name, experiment.recipe.epochs, experiment.seeds))
+        raise ReachedError
+
+    for place in ("run_experiment", "tune_experiment", "study.run_study"):
+        monkeypatch.setattr(f"pour.bench.{place}", reached)
+    (tmp_path / "mine.toml").write_text('base = "digits"\nseeds = [4]\n')
+    for command in ("bench", "tune", "study"):
+        call(command, "mine.toml", "--set", "recipe.epochs=3")
+    assert seen == [("mine", 3, (4,))] * 3
+    (tmp_path / "wrong.toml").write_text('base = "digits"\nseed = [4]\n')
+    for command in ("bench", "tune", "study"):
+        assert "wrong.toml has the unknown key seed" in refusal(command, "wrong.toml")
 
 
 @pytest.mark.parametrize("command", ["train", "unlearn"])

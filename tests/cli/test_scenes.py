@@ -83,7 +83,7 @@ def test_unlearn_and_audit(trained, small_world, tmp_path, method, options) -> N
 def test_bench_and_table(small_world, tmp_path) -> None:
     """With the shipped experiment, its network hardly trained."""
     store = tmp_path / "camvid"
-    bench = ["bench", "camvid", "--epochs", 1, "--out", store, "--forget", "car", "--methods", "pour-p"]
+    bench = ["bench", "camvid", "--set", "recipe.epochs=1", "--out", store, "--forget", "car", "--methods", "pour-p"]
     done = succeed(*bench, "--methods", "masked-head", root=small_world)
     assert "5 cells made, 0 were there" in done.stdout
     again = succeed(*bench, "--methods", "masked-head", "--quiet", root=small_world)
@@ -112,8 +112,8 @@ def test_plain_weights_take_a_normalisation(small_world, tmp_path) -> None:
         (("unlearn", "MODEL", "--data", "camvid", "--forget", "car", "--method", "delete"), "on scenes use one of"),
         (("train", "--data", "camvid", "--arch", "resnet18"), "no segmentation network"),
         (("train", "--data", "camvid", "--arch", "smp:unet:resnet18"), "1x1 convolution"),
-        (("bench", "camvid", "--jobs", 2), "--jobs has no use in camvid; it has --epochs, --limit, --weights"),
-        (("bench", "camvd"), "the experiments are digits, cifar10, cifar100, pathmnist, zeroshot, camvid, voc2012"),
+        (("bench", "camvid", "--set", "settings.head=1"), "The task 'segment' has no setting 'head'"),
+        (("bench", "camvd"), "the experiments are digits, cifar10, cifar10-small, cifar100, pathmnist, camvid"),
     ],
 )
 def test_wrong_use_gives_one_sentence(trained, small_world, tmp_path, arguments, words, monkeypatch) -> None:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from pour.auditing.measurement import Reading
 from pour.bench import Cell, Experiment, Row, get_experiment
-from pour.bench.compute_cell import cell_setup
-from pour.bench.experiments import benchmark_rows
+from pour.bench.cell import cell_setup
+from pour.bench.rows import expand_rows
 from pour.bench.store import write_cell, write_experiment
 from pour.unlearning import get_method
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-REFERENCE_ROWS = benchmark_rows("digits", only=())
+REFERENCE_ROWS = expand_rows(["references"], "digits")
 
 
 def small_grid(**changes: Any) -> Experiment:
@@ -33,8 +33,8 @@ def small_grid(**changes: Any) -> Experiment:
 
 def table_grid(dataset: str = "cifar10", **changes: Any) -> Experiment:
     """An experiment whose cells are never computed, and whose methods nobody has tuned."""
-    only = ("finetune", "delete", "pour-p", "pour-d", "masked-head", "sure")
-    rows = benchmark_rows(dataset, only=only, architecture="a network that nothing was tuned on")
+    names = ("references", "finetune", "sure", "delete", "pour-p", "pour-d", "masked-head")
+    rows = expand_rows(names, dataset, architecture="a network that nothing was tuned on")
     return replace(get_experiment("cifar10"), name=dataset, dataset=dataset, rows=rows, **changes)
 
 

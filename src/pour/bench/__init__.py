@@ -6,10 +6,11 @@ from pour._lazy import lazy_names
 
 if TYPE_CHECKING:
     from pour.bench.class_table import make_class_table
-    from pour.bench.experiments import EXPERIMENTS, Experiment, Row, benchmark_rows, get_experiment, parse_seeds
+    from pour.bench.experiment import EXPERIMENTS, Experiment, get_experiment, parse_seeds
+    from pour.bench.grid import Outcome, run_experiment
     from pour.bench.rendering import Format, render, rich_table, show_table
     from pour.bench.replication import make_replication_table
-    from pour.bench.runner import Outcome, run_experiment
+    from pour.bench.rows import Row, expand_rows
     from pour.bench.selection import TuningResult
     from pour.bench.store import Cell, CellKey, export_store, import_store, read_store
     from pour.bench.study import SeparationStudy, run_study, separation_study
@@ -18,32 +19,32 @@ if TYPE_CHECKING:
     from pour.bench.tuning import MethodTuning, tune_experiment
 
 _HOMES = {
-    "EXPERIMENTS": "pour.bench.experiments",
+    "EXPERIMENTS": "pour.bench.experiment",
     "Cell": "pour.bench.store",
     "CellKey": "pour.bench.store",
-    "Experiment": "pour.bench.experiments",
+    "Experiment": "pour.bench.experiment",
     "Format": "pour.bench.rendering",
     "Look": "pour.bench.trajectory",
     "MethodTuning": "pour.bench.tuning",
-    "Outcome": "pour.bench.runner",
+    "Outcome": "pour.bench.grid",
     "ResultTable": "pour.bench.table",
-    "Row": "pour.bench.experiments",
+    "Row": "pour.bench.rows",
     "SeparationStudy": "pour.bench.study",
     "Trajectory": "pour.bench.trajectory",
     "TuningResult": "pour.bench.selection",
-    "benchmark_rows": "pour.bench.experiments",
+    "expand_rows": "pour.bench.rows",
     "export_store": "pour.bench.store",
     "follow": "pour.bench.trajectory",
-    "get_experiment": "pour.bench.experiments",
+    "get_experiment": "pour.bench.experiment",
     "import_store": "pour.bench.store",
     "make_class_table": "pour.bench.class_table",
     "make_replication_table": "pour.bench.replication",
     "make_table": "pour.bench.table",
-    "parse_seeds": "pour.bench.experiments",
+    "parse_seeds": "pour.bench.experiment",
     "read_store": "pour.bench.store",
     "render": "pour.bench.rendering",
     "rich_table": "pour.bench.rendering",
-    "run_experiment": "pour.bench.runner",
+    "run_experiment": "pour.bench.grid",
     "run_study": "pour.bench.study",
     "separation_study": "pour.bench.study",
     "show_table": "pour.bench.rendering",
@@ -64,7 +65,7 @@ __all__ = [
     "SeparationStudy",
     "Trajectory",
     "TuningResult",
-    "benchmark_rows",
+    "expand_rows",
     "export_store",
     "follow",
     "get_experiment",

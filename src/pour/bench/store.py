@@ -18,7 +18,7 @@ from pour._io import atomic_path, refuse_to_overwrite, write_text
 from pour._records import Json, decode, encode, read, record
 from pour.auditing.distance import Discrepancy
 from pour.auditing.measurement import Reading
-from pour.bench.experiments import START, Row, check_row_name
+from pour.bench.rows import Row, check_row_name
 from pour.errors import UsageError
 from pour.training.run import Precision, Run
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import TypeAlias
 
-    from pour.bench.experiments import Experiment
+    from pour.bench.experiment import Experiment
 
     Setup: TypeAlias = Mapping[str, Any]
     _Groups: TypeAlias = dict[str, list["Cell"]]
@@ -79,6 +79,8 @@ SCHEMA = 1
 CELLS = "cells"
 MODELS = "models"
 EXPERIMENT_FILE = "experiment.json"
+START = ("weights", "freeze_backbone", "image_size", "head")
+"""Settings of classifiers that a store lacks if its networks were trained from scratch."""
 SAME_IN_ALL_CELLS = ("dataset", "architecture", "recipe", *START)
 """Settings that decide the original and the retrained models."""
 Layout = Literal["methods", "classes", "concepts"]
@@ -190,18 +192,28 @@ class StoredExperiment:
     """Sentences below the table."""
 
     @classmethod
-    def of(cls, experiment: Experiment) -> StoredExperiment:
-        """Return what a store says of an experiment."""
+    def of(cls, experiment: Experiment, forget: tuple[tuple[int, ...], ...] | None = None) -> StoredExperiment:
+        """Return the content of a store's file for an experiment.
+
+        Args:
+            experiment: Experiment of the store.
+            forget: Requests by index; by default those of the experiment whose classes are indices.
+        """
+        known = [tuple(label for label in request if isinstance(label, int)) for request in experiment.forget]
+        forget = tuple(filter(None, known)) if forget is None else forget
         return cls(
             name=experiment.name,
             dataset=experiment.dataset,
             architecture=experiment.architecture,
             recipe=asdict(experiment.recipe),
-            settings=experiment.start,
-            forget=experiment.forget,
+            settings=json.loads(json.dumps(experiment.get_task().identity())),
+            forget=forget,
             seeds=experiment.seeds,
             rows=experiment.rows,
+            task=experiment.task,
+            layout=experiment.layout,
             columns=experiment.columns,
+            notes=experiment.notes,
         )
 
     @property

@@ -17,9 +17,9 @@ from pour._io import write_text
 from pour._progress import ProgressBar
 from pour._provenance import circumstances
 from pour._records import Json, Scalar, encode, read, record
-from pour.bench.attempt import slower
-from pour.bench.experiments import Experiment, get_experiment
-from pour.bench.runner import claim
+from pour.bench.cell import slower
+from pour.bench.experiment import Experiment, get_experiment
+from pour.bench.grid import claim, requests_of
 from pour.bench.shared_models import ModelKey, SharedModels
 from pour.bench.store import check_folder, settled_precision
 from pour.bench.trajectory import Trajectory, follow
@@ -146,7 +146,7 @@ def run_study(
     run = Run(seed=seed, device=device, precision=precision, progress=progress)
     shared = SharedModels(grid, store, None if root is None else Path(root), str(run.device), precision)
     claim(shared)
-    forget = grid.forget[0]
+    forget = requests_of(shared)[0]
     keys = [ModelKey.of(seed, role, forget) for role in ("original", "retrained")]
     for key in keys:
         shared.train(key)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pour.bench.columns import COLUMNS, PAPER_COLUMNS, Column, label_of
-from pour.bench.experiments import REFERENCES
 from pour.bench.published import differs, published, published_notes, unlike_published
-from pour.bench.settings import NOT_TUNED
+from pour.bench.rows import NOT_TUNED, REFERENCES
 from pour.bench.store import check_unmixed, load_store
 from pour.errors import UsageError
 from pour.metrics.predictions import answer_distance

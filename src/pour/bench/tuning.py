@@ -23,9 +23,9 @@ from pour._io import write_text
 from pour._progress import ProgressBar
 from pour._records import encode, read, record
 from pour.bench.executors import crew
-from pour.bench.experiments import Experiment, get_experiment
+from pour.bench.experiment import Experiment, get_experiment
+from pour.bench.rows import starting_options
 from pour.bench.selection import Rule, Trial, TuningResult, beyond, choose, relative_change
-from pour.bench.settings import starting_options
 from pour.bench.shared_models import ModelKey, SharedModels
 from pour.bench.store import check_folder, model_facts, refuse_other, settled_precision
 from pour.data.classes import resolve_classes
@@ -418,7 +418,7 @@ class _Tuner:
             run=self.run,
             options={"batch_norm": self.batch_norm, **starting_options(method, experiment.dataset)},
             rule=self.rule,
-            task=Classify(image_size=experiment.image_size),
+            task=self.shared.task,
             arch=experiment.architecture,
             recipe=experiment.recipe,
         ).result()

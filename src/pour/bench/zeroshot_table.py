@@ -12,7 +12,6 @@ import torch
 from pour.bench.columns import Column
 from pour.bench.store import check_unmixed, load_store, read_store
 from pour.bench.table import Entry, ResultTable, TableRow, damage_notes
-from pour.bench.zeroshot import ROWS, ZERO_SHOT
 from pour.errors import UsageError
 from pour.report.figures.changes import changes_data, draw_changes
 from pour.report.figures.saving import save_figure
@@ -27,12 +26,16 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_zero_shot", "is_zero_shot_store", "save_bars", "zero_shot_table"]
 
+ZERO_SHOT = "zeroshot"
+"""Name of the experiment."""
 _SETTINGS = {
     "text": "text (paper)",
     "specific": "specific",
     "centered": "centred",
     "random": "random (control)",
 }
+ROWS = tuple(_SETTINGS)
+"""Rows of the experiment."""
 _PAPER = "paper: CLIP-L/14, ImageNet"
 
 
@@ -174,7 +177,7 @@ def draw_zero_shot(out: str | Path, *, row: str = "specific", seed: int = 0, the
             f"{folder} has no results of the row {row!r} and seed {seed}; run pour bench {ZERO_SHOT} first."
         )
     check_unmixed(cells)
-    counts = [_counts((folder / cell.key.path).with_suffix(".report.json")) for cell in cells]
+    counts = [_counts(cell, (folder / cell.key.path).with_suffix(".report.json")) for cell in cells]
     images = torch.tensor(counts[0]["images"])
     names = [cell.forgotten_names[0] for cell in cells]
     data = changes_data(
@@ -200,14 +203,24 @@ def save_bars(out: str | Path) -> list[Path]:
     return files
 
 
-def _counts(path: Path) -> dict[str, Any]:
+def _counts(cell: Cell, path: Path) -> dict[str, Any]:
+    """Return the number of images of each class, and of right answers before and after, from a cell or its report."""
+    accuracies = {name[4:]: reading for name, reading in cell.values.items() if name.startswith("acc.")}
+    names = [name for name in accuracies if f"{name}_before" in accuracies]
+    if names:
+        images = [accuracies[name].n or 0 for name in names]
+        right = {
+            key: [round(accuracies[name + suffix].value * n) for name, n in zip(names, images, strict=True)]
+            for key, suffix in (("before", "_before"), ("after", ""))
+        }
+        return {"classes": names, "images": images, **right}
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         _ = found["images"], found["before"], found["after"], found["classes"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        cell = path.name.replace(".report", "")
+        file = path.name.replace(".report", "")
         raise UsageError(
-            f"{path} is missing or damaged; remove {cell} beside it and run pour bench {ZERO_SHOT} again."
+            f"{path} is missing or damaged; remove {file} beside it and run pour bench {ZERO_SHOT} again."
         ) from error
     return found
 

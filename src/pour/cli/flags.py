@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 __all__ = [
     "MORE",
     "RECIPES",
-    "BackboneWeights",
     "Compile",
     "Data",
     "Device",
+    "ExperimentName",
     "Forget",
-    "GridArch",
-    "GridRecipe",
     "Mean",
     "Out",
     "Overwrite",
@@ -45,6 +43,13 @@ MORE = "More"
 RECIPES = "One of fast, long, short, digits, head, scenes."
 
 Out = Annotated[Path, typer.Option(help="The file to write.", show_default=False)]
+ExperimentName = Annotated[
+    str,
+    typer.Argument(
+        help="digits, cifar10, cifar10-small, cifar100, pathmnist, camvid, voc2012, zeroshot, or a TOML file.",
+        show_default=False,
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.", rich_help_panel=MORE)]
 Data = Annotated[str, typer.Option(help="A dataset: a name from pour datasets, folder:PATH or FILE.npz.")]
 Root = Annotated[Path | None, typer.Option(help="The data folder; by default POUR_DATA or ~/.cache/pour.")]
@@ -63,16 +68,6 @@ Compile = Annotated[
         help="Compile the encoders that methods train; faster on a GPU with many runs.",
         rich_help_panel=MORE,
     ),
-]
-BackboneWeights = Annotated[
-    str | None, typer.Option(help="For pathmnist: the backbone's weights, a file or a name from pour weights.")
-]
-GridArch = Annotated[
-    str | None,
-    typer.Option(help="For cifar10 and cifar100 another network, for pathmnist the backbone.", show_default="resnet18"),
-]
-GridRecipe = Annotated[
-    str | None, typer.Option(help="For cifar10 and cifar100: how models are trained.", show_default="fast, long")
 ]
 Mean = Annotated[
     str | None,
@@ -95,7 +90,11 @@ Std = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress bar and no table.", rich_help_panel=MORE)]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Change a setting, such as enlarge=2; may be given several times.", metavar="KEY=VALUE"),
+    typer.Option(
+        "--set",
+        help="Change a setting, such as enlarge=2 or recipe.epochs=5; may be given several times.",
+        metavar="KEY=VALUE",
+    ),
 ]
 Forget = Annotated[
     list[str], typer.Option(help="A class to forget, by name or index; may be given several times.", show_default=False)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 import pour
 from pour._io import write_text
-from pour.cli.terminal import show, tell_outcome
+from pour.cli.terminal import show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pour.data.formats.scenes import SegmentationDataset
     from pour.unlearning import Method
 
-__all__ = ["bench_scenes", "request_scenes", "table_scenes"]
+__all__ = ["request_scenes", "table_scenes"]
 
 
 def request_scenes(
@@ -31,16 +31,6 @@ def request_scenes(
     if not method.needs:
         return dataset, pour.ForgetRequest(classes=list(classes))
     return dataset, pour.ForgetRequest.of_scenes(Scenes.of(dataset.splits["train"]), classes)
-
-
-def bench_scenes(experiment: str, out: Path | None, *, quiet: bool, **options: Any) -> None:
-    """Run the segmentation experiment and print its table."""
-    from pour.bench.segmentation import run_scenes
-    from pour.bench.segmentation_table import scene_lines, scene_table
-
-    outcome = run_scenes(experiment, out or Path("runs") / experiment, progress=not quiet, **options)
-    tell_outcome(outcome, outcome.out)
-    show(scene_table(scene_lines(outcome.out), title=experiment), quiet=quiet)
 
 
 def table_scenes(folder: Path, format: str, against: Literal["paper"] | None, out: Path | None) -> None:

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from pour.cli.flags import BackboneWeights, Device, GridArch, GridRecipe, PrecisionFlag, Quiet, Root, Seed
+from pour.cli.flags import Device, ExperimentName, PrecisionFlag, Quiet, Root, Seed, Set, parse_settings
 
 __all__ = ["study"]
 
 
 def study(
-    experiment: Annotated[str, typer.Argument(help="digits, cifar10, cifar100 or pathmnist.", show_default=False)],
+    experiment: ExperimentName,
     out: Annotated[
         Path | None,
         typer.Option(help="The folder of pour bench; its models are used.", show_default="runs/EXPERIMENT"),
@@ -23,9 +23,7 @@ def study(
     tuning: Annotated[
         Path | None, typer.Option(help="A folder of pour tune; by default the tuned options that ship with pour.")
     ] = None,
-    weights: BackboneWeights = None,
-    arch: GridArch = None,
-    recipe: GridRecipe = None,
+    settings: Set = None,
     seed: Seed = 0,
     device: Device = None,
     precision: PrecisionFlag = None,
@@ -35,9 +33,12 @@ def study(
     from pour.bench import get_experiment
     from pour.bench.study import run_study
 
+    changes = parse_settings(settings)
+    if tuning is not None:
+        changes["tuning"] = str(tuning.resolve())
     folder = run_study(
-        get_experiment(experiment, tuning=tuning, weights=weights, arch=arch, recipe=recipe),
-        out or Path("runs") / experiment,
+        get_experiment(experiment, changes),
+        out or Path("runs") / Path(experiment).stem,
         seed=seed,
         looks=looks,
         root=root,

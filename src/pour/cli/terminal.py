@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from torch import nn
 
-    from pour.bench.runner import Outcome
+    from pour.bench.grid import Outcome
     from pour.training.tasks.task import Dataset
 
 __all__ = ["PlainWeights", "open_model", "open_own", "show", "tell_outcome"]

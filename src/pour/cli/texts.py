@@ -10,12 +10,9 @@ import typer
 import pour
 from pour._io import refuse_to_overwrite
 from pour.cli.flags import Out, Overwrite, Root
-from pour.cli.terminal import tell_outcome
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import nn
 
     from pour.models.clip.texts import TextEncoder
@@ -24,7 +21,6 @@ __all__ = [
     "Concept",
     "ConceptPart",
     "TextFile",
-    "bench_zero_shot",
     "forget_by_text",
     "open_text",
     "texts",
@@ -76,7 +72,7 @@ def texts(
 ) -> None:
     """Compute text embeddings with the sentence encoder.
 
-    For machines that lack it: pour train --text and pour bench zeroshot --text read the file.
+    For machines that lack it: pour train and pour bench zeroshot read the file with --set text=FILE.
     """
     from pour.models import CAPTIONS, PROMPTS, TextTable, minilm_encoder
     from pour.models.clip.texts import prompts_of
@@ -87,48 +83,3 @@ def texts(
     table = TextTable.encode(minilm_encoder(), wanted, name="all-MiniLM-L6-v2")
     table.save(out)
     typer.echo(f"{len(table.texts)} texts of width {table.embeddings.shape[1]}: {out}")
-
-
-def bench_zero_shot(
-    folder: Path,
-    *,
-    arch: str | None,
-    data: str | None,
-    text: Path | None,
-    names: Path | None,
-    root: Path | None,
-    rows: list[str] | None,
-    seeds: Sequence[int] | None,
-    forget: list[str] | None,
-    epochs: int | None,
-    device: str | None,
-    precision: str | None,
-    quiet: bool,
-) -> None:
-    """Forget concepts by text, one by one and all at once; print the table and draw the bars."""
-    from pour.bench import show_table
-    from pour.bench.zeroshot import run_zero_shot
-    from pour.bench.zeroshot_table import save_bars, zero_shot_table
-    from pour.training import get_recipe
-    from pour.training.tasks.match import read_names
-
-    outcome = run_zero_shot(
-        folder,
-        arch=arch or "clip-resnet18",
-        data=data or "cifar100",
-        transfer="cifar10" if data in (None, "cifar100") else None,
-        text=text,
-        names={} if names is None else read_names(names),
-        root=root,
-        rows=rows,
-        seeds=seeds or (0,),
-        forget=forget,
-        recipe=get_recipe("fast").change(epochs=epochs),
-        device=device,
-        precision=precision,  # type: ignore[arg-type]
-        progress=not quiet,
-    )
-    tell_outcome(outcome, folder)
-    save_bars(folder)
-    if not quiet:
-        show_table(zero_shot_table(folder))

@@ -10,27 +10,23 @@ from rich.table import Table
 from rich.text import Text
 
 from pour.cli.flags import (
-    BackboneWeights,
     Compile,
     Device,
-    GridArch,
-    GridRecipe,
+    ExperimentName,
     PrecisionFlag,
     Quiet,
     Root,
     Seed,
+    Set,
+    parse_settings,
 )
 from pour.cli.terminal import show
-from pour.errors import UsageError
 
 __all__ = ["tune"]
 
 
-Tunable = Annotated[str, typer.Argument(help="digits, cifar10, cifar100 or pathmnist.", show_default=False)]
-
-
 def tune(
-    experiment: Tunable,
+    experiment: ExperimentName,
     method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given several times.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder for the trials.", show_default="runs/EXPERIMENT-tuning")
@@ -45,9 +41,7 @@ def tune(
             show_default="8 on digits, 4 on cifar10, 42 on cifar100, 3 on pathmnist",
         ),
     ] = None,
-    weights: BackboneWeights = None,
-    arch: GridArch = None,
-    recipe: GridRecipe = None,
+    settings: Set = None,
     jobs: Annotated[int, typer.Option(help="Methods side by side.")] = 1,
     batch_norm: Annotated[
         Literal["frozen", "train"],
@@ -65,14 +59,10 @@ def tune(
     Never on a class or seed that a table reports.
     """
     from pour.bench import get_experiment, tune_experiment
-    from pour.bench.experiments import EXPERIMENTS
-    from pour.data.registry import is_segmentation
 
-    if experiment == "zeroshot" or is_segmentation(experiment):
-        raise UsageError(f"{experiment} has nothing to tune; the experiments to tune are {', '.join(EXPERIMENTS)}.")
-    folder = out or Path("runs") / f"{experiment}-tuning"
+    folder = out or Path("runs") / f"{Path(experiment).stem}-tuning"
     results = tune_experiment(
-        get_experiment(experiment, weights=weights, arch=arch, recipe=recipe),
+        get_experiment(experiment, parse_settings(settings)),
         folder,
         methods=method,
         rule=rule,

@@ -7,12 +7,14 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, SupportsIndex, get_args
 
+from pour._records import record
 from pour.errors import UsageError
 from pour.training.schedule import Schedule
 
 __all__ = ["RECIPES", "Recipe", "get_recipe"]
 
 
+@record
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
     """How to train.

@@ -150,6 +150,9 @@ class Classify(Images):
             found["head"] = self.head
         return found
 
+    def is_quick(self, arch: str) -> bool:
+        return self.freeze_backbone
+
     def build(self, arch: str, dataset: ImageDataset) -> nn.Module:
         if self.freeze_backbone:
             return self._backbone(arch, dataset).build()

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from pour._io import atomic_path
-from pour.data.dataset import ImageDataset
+from pour.data.dataset import ImageDataset, ImageSplit
+from pour.data.digest import split_digest
 from pour.data.registry import load_dataset
 from pour.errors import UsageError
 from pour.models.card import Architecture
 from pour.models.clip.load_pretrained import load_dual
 from pour.models.clip.texts import CAPTIONS, PROMPTS, TextTable, minilm_encoder, prompt_embeddings
 from pour.models.clip.zero_shot import ZeroShotClassifier, zero_shot_classifier
+from pour.models.head import find_head
+from pour.models.modes import evaluating
 from pour.models.networks.registry import rebuild
 from pour.models.output import scores_of
+from pour.models.projecting.fold import fold
 from pour.models.state import tensor_digest
-from pour.models.tap import to_unit
+from pour.models.tap import device_of, extract_features, to_unit
 from pour.training.loop import TrainingLog
 from pour.training.tasks.classify import Images
 from pour.training.tasks.task import register_task
@@ -32,7 +39,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pour.data.classes import ClassRequest
-    from pour.data.dataset import ImageSplit
     from pour.models.clip.texts import TextEncoder
     from pour.training.recipes import Recipe
     from pour.training.run import Run
@@ -41,6 +47,18 @@ __all__ = ["REQUEST_PROMPTS", "Match", "read_names"]
 
 REQUEST_PROMPTS = ("a photo of a {}.",)
 """Templates for pretrained encoders, and for the texts of a request to forget."""
+
+
+# The folded model is compared with the projected model on this number of images.
+_FOLD_IMAGES = 256
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TextDataset(ImageDataset):
+    """Images with the names that texts use for their classes."""
+
+    transfer: ImageDataset | None = None
+    """Dataset of other classes, which an encoder scores with their own texts."""
 
 
 @register_task
@@ -62,6 +80,8 @@ class Match(Images):
     """File with a line CLASS NAME for each class whose name in texts is another one."""
     transfer: str | None = None
     """Another dataset, whose classes are scored with their own texts before and after forgetting."""
+    test_on_all: bool = False
+    """Whether all images are test images, for a pretrained encoder and a folder without test images."""
 
     @classmethod
     def accepts(cls, data: str, arch: str | None) -> bool:
@@ -71,14 +91,23 @@ class Match(Images):
         return ("clip-resnet-digits", "digits") if data == "digits" else ("clip-resnet18", "fast")
 
     def load(self, name: str, root: str | Path | None = None, *, download: bool = False) -> ImageDataset:
-        """Open a dataset, with the names of classes that texts use."""
-        dataset = load_dataset(name, root, download=download)
+        """Open a dataset and the transfer dataset, with the names of classes that texts use."""
         names = {} if self.names is None else read_names(Path(self.names))
+        dataset = load_dataset(name, root, download=download)
+        transfer = None if self.transfer is None else load_dataset(self.transfer, root, download=download)
         missing = [name for name in names if name not in dataset.classes]
         if missing:
             raise UsageError(f"{self.names} names the class {missing[0]!r}, which {dataset.name} does not have.")
         classes = tuple(names.get(name, name) for name in dataset.classes)
-        return ImageDataset(name=dataset.name, classes=classes, splits=dataset.splits, info=dataset.info)
+        splits = dict(dataset.splits)
+        if self.test_on_all:
+            images = np.concatenate([split.images for split in splits.values()])
+            splits["test"] = ImageSplit(images, np.concatenate([split.labels for split in splits.values()]))
+        return TextDataset(name=dataset.name, classes=classes, splits=splits, info=dataset.info, transfer=transfer)
+
+    def digest(self, dataset: ImageDataset) -> str:
+        transfer = getattr(dataset, "transfer", None)
+        return super().digest(dataset) + ("" if transfer is None else split_digest(transfer.splits["test"])[:32])
 
     def request_data(
         self,
@@ -93,10 +122,57 @@ class Match(Images):
         return {**data, "encode": self.text_encoder(arch)}
 
     def identity(self) -> dict[str, Any]:
+        names = {} if self.names is None else {"names": dict(read_names(Path(self.names)))}
         return {
             "text": "sentence encoder" if self.text is None else tensor_digest(_table(self.text).embeddings),
             "transfer": self.transfer,
+            **names,
+            **({"test_on_all": True} if self.test_on_all else {}),
         }
+
+    def readings(
+        self,
+        arch: str,
+        dataset: ImageDataset,
+        classes: tuple[int, ...],
+        models: Mapping[str, nn.Module],
+        run: Run,
+    ) -> dict[str, dict[str, float]]:
+        """Return the accuracies of both models on each class and on the transfer dataset, and the error of a fold."""
+        test = dataset.splits["test"]
+        found: dict[str, dict[str, float]] = {}
+        for role, suffix in (("original", "_before"), ("unlearned", "")):
+            seen = extract_features(models[role], self.batches(test, run), device=run.torch_device)
+            right = seen.scores.argmax(dim=1) == seen.labels
+            forgotten = self.belongs(seen.labels, classes)
+            found[f"acc_f{suffix}"] = _share(right[forgotten])
+            found[f"acc_r{suffix}"] = _share(right[~forgotten])
+            for label, name in enumerate(dataset.classes):
+                found[f"acc.{name}{suffix}"] = _share(right[seen.labels == label])
+            transfer = getattr(dataset, "transfer", None)
+            if transfer is not None:
+                batches = self.batches(transfer.splits["test"], run)
+                other = extract_features(models[role], batches, device=run.torch_device)
+                text = prompt_embeddings(self.text_encoder(arch), transfer.classes, self.prompts(arch))
+                answers = (other.features @ text.T.to(other.features)).argmax(dim=1)
+                found[f"transfer{suffix}"] = _share(answers == other.labels)
+        # A class that was never recognised loses nothing.
+        before = found["acc_f_before"]["value"]
+        found["fall"] = {"value": 1 - found["acc_f"]["value"] / before if before else 0.0}
+        images = to_unit(next(iter(self.batches(test, run)))[0][:_FOLD_IMAGES])
+        try:
+            found["fold_gap"] = {"value": _fold_gap(models["unlearned"], images)}
+        except UsageError as error:
+            warnings.warn(str(error), stacklevel=2)
+        return found
+
+    def is_quick(self, arch: str) -> bool:
+        return not _is_trained(arch)
+
+    @staticmethod
+    def prompts(arch: str) -> tuple[str, ...]:
+        """Return the templates that images are scored against."""
+        return PROMPTS if _is_trained(arch) else REQUEST_PROMPTS
 
     def text_encoder(self, arch: str) -> TextEncoder:
         """Return the text encoder that belongs to the network ``arch``."""
@@ -108,7 +184,7 @@ class Match(Images):
         """Return a pretrained classifier, or a new encoder with the captions that it trains on as texts."""
         encode = self.text_encoder(arch)
         if not _is_trained(arch):
-            text = prompt_embeddings(encode, dataset.classes, REQUEST_PROMPTS)
+            text = prompt_embeddings(encode, dataset.classes, self.prompts(arch))
             return zero_shot_classifier(_pretrained(arch)[0], text, class_names=dataset.classes)
         height, _, channels = dataset.image_shape
         text = prompt_embeddings(encode, dataset.classes, CAPTIONS, average=False)
@@ -139,7 +215,7 @@ class Match(Images):
         model, log = super().train(
             dataset, recipe, run, arch=arch, without=without, resume=resume, resume_seconds=resume_seconds
         )
-        text = prompt_embeddings(self.text_encoder(arch), dataset.classes, PROMPTS)
+        text = prompt_embeddings(self.text_encoder(arch), dataset.classes, self.prompts(arch))
         model.set_text(text, class_names=dataset.classes)  # type: ignore[operator]
         return model.eval(), log
 
@@ -163,6 +239,20 @@ def _is_trained(arch: str) -> bool:
 @lru_cache(maxsize=1)
 def _pretrained(arch: str) -> tuple[nn.Module, TextEncoder]:
     return load_dual(arch)
+
+
+def _share(right: Tensor) -> dict[str, float]:
+    """Return the share of right answers and the number of answers."""
+    return {"value": right.double().mean().item(), "n": len(right)} if len(right) else {"value": 0.0, "n": 0}
+
+
+def _fold_gap(projected: nn.Module, images: Tensor) -> float:
+    """Return the largest difference between the cosines of a projected model and of the folded model."""
+    folded = fold(projected)
+    with evaluating(projected), evaluating(folded), torch.inference_mode():
+        first, second = (scores_of(model(images.to(device_of(model)))) for model in (projected, folded))
+    scale = find_head(folded).layer.log_scale.exp()  # type: ignore[operator]
+    return float(((first - second).abs().max() / scale).item())
 
 
 def _table(path: str) -> TextTable:

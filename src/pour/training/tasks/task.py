@@ -246,6 +246,31 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
             validation: Seed with which a tenth of the training samples of each class is held out for validation.
         """
 
+    # Results
+
+    def readings(
+        self,
+        arch: str,
+        dataset: DatasetT,
+        classes: tuple[int, ...],
+        models: Mapping[str, nn.Module],
+        run: Run,
+    ) -> dict[str, dict[str, float]]:
+        """Return readings of a stored result that the audit does not have: ``value`` and number ``n``, by name.
+
+        Args:
+            arch: Network of the models.
+            dataset: Dataset that :meth:`load` has opened.
+            classes: Forgotten classes.
+            models: The models ``original`` and ``unlearned``.
+            run: Device of the models.
+        """
+        return {}
+
+    def is_quick(self, arch: str) -> bool:
+        """Return whether the network ``arch`` is ready in seconds, so that a grid prepares the models of all seeds."""
+        return False
+
     # Training
 
     def identity(self) -> dict[str, Any]:

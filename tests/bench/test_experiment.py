@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
@@ -9,11 +10,10 @@ from method_cases import NAMES
 from script_modules import script
 
 from pour._records import decode, encode
-from pour.bench import EXPERIMENTS, Row, benchmark_rows, get_experiment, parse_seeds
-from pour.bench import settings as settings_module
+from pour.bench import EXPERIMENTS, Row, expand_rows, get_experiment, parse_seeds
+from pour.bench import rows as rows_module
 from pour.bench.columns import label_of
-from pour.bench.experiments import ANCHORED, CONTROLS, PAPER, REFERENCES
-from pour.bench.settings import tuned_options
+from pour.bench.rows import REFERENCES, methods_of, tuned_options
 from pour.bench.store import StoredExperiment
 from pour.bench.tuning import TUNED_CLASSES
 from pour.errors import UsageError
@@ -21,12 +21,11 @@ from pour.unlearning import IterativeMethod, Method, get_method, registry
 from pour.unlearning.unlearn import make_method
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import nn
 
 ship = script("ship_tuning").ship
-TUNED_METHODS = [name for name in NAMES if name not in ANCHORED]
+TUNED_METHODS = [name for name in NAMES if name != "pour-a"]
+PAPER, CONTROLS = methods_of("paper"), methods_of("controls")
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
@@ -51,7 +50,7 @@ def test_the_papers_grids(name: str) -> None:
 @pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
 @pytest.mark.parametrize("method", [name for name in TUNED_METHODS if issubclass(get_method(name), IterativeMethod)])
 def test_both_settings_of_an_iterative_method(dataset: str, method: str) -> None:
-    rows = {row.name: row for row in benchmark_rows(dataset, only=(method,)) if row.method == method}
+    rows = {row.name: row for row in expand_rows([method], dataset)}
     assert set(rows) == {f"{method}-common", f"{method}-tuned"}
     common, tuned = rows[f"{method}-common"].resolved(), rows[f"{method}-tuned"].resolved()
     kind = get_method(method)
@@ -109,7 +108,7 @@ def test_tuned_options_come_from_a_tuning(tmp_path: Path, monkeypatch: pytest.Mo
     assert tuned.options == {"lr": 0.5, "epochs": 3, "batch_norm": "frozen"}
     assert tuned.note == "tuned by the rule 'benchmark' with seed 100"
     assert (tuned.classes, tuned.seed) == ((), 100), "an older file does not say which classes"
-    rows = {row.name: row for row in get_experiment("cifar10", tuning=tmp_path).rows}
+    rows = {row.name: row for row in get_experiment("cifar10", {"tuning": str(tmp_path)}).rows}
     assert rows["delete-tuned"].resolved()["lr"] == 0.5
     for untuned in ("finetune-tuned", "scrub-tuned"):
         assert rows[untuned].note == "not tuned: the method's defaults, but batch_norm=frozen"
@@ -120,7 +119,7 @@ def test_tuned_options_come_from_a_tuning(tmp_path: Path, monkeypatch: pytest.Mo
     frozen = tmp_path / "tuned.json"
     frozen.write_text(json.dumps({"cifar100": {"scrub": {"options": {"lr": 7.0}, "rule": "benchmark", "seed": 1}}}))
     assert ship(tmp_path, "cifar10", frozen) == ["delete"]
-    monkeypatch.setattr(settings_module, "TUNED", frozen)
+    monkeypatch.setattr(rows_module, "TUNED", frozen)
     chosen = tuned_options("delete", "cifar10")[0]
     assert chosen == make_method("delete", lr=0.5, epochs=3, batch_norm="frozen").options(), "all that it ran with"
     assert tuned_options("scrub", "cifar100")[0]["lr"] == 7.0
@@ -130,7 +129,7 @@ def test_tuned_options_come_from_a_tuning(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_tuned_pour_d_has_rows_at_its_defaults_beside_it(tmp_path: Path) -> None:
     result_file(tmp_path, "pour-d")
     result_file(tmp_path, "delete")
-    rows = {row.name: row for row in get_experiment("cifar10", tuning=tmp_path).rows}
+    rows = {row.name: row for row in get_experiment("cifar10", {"tuning": str(tmp_path)}).rows}
     assert rows["pour-d-default"].setting == "default"
     assert rows["pour-d-default"].resolved() == make_method("pour-d").stored_options()
     assert rows["pour-d-cosine"].resolved() == make_method("pour-d", schedule="cosine").stored_options()
@@ -141,24 +140,24 @@ def test_a_tuned_pour_d_has_rows_at_its_defaults_beside_it(tmp_path: Path) -> No
     untuned = tmp_path / "other"
     result_file(untuned, "delete")
     assert {"pour-d-default", "pour-d-cosine"}.isdisjoint(
-        row.name for row in get_experiment("cifar10", tuning=untuned).rows
+        row.name for row in get_experiment("cifar10", {"tuning": str(untuned)}).rows
     )
-    assert "pour-d-default" not in {row.name for row in benchmark_rows("cifar10", tuning=tmp_path)}
+    assert "pour-d-default" not in {row.name for row in expand_rows(["pour-d"], "cifar10", tuning=tmp_path)}
 
 
 def test_options_of_another_network_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result_file(tmp_path, "delete", dataset="cifar10", architecture="resnet18", forgotten=[4])
-    rows = {row.name: row for row in get_experiment("cifar10", tuning=tmp_path).rows}
+    rows = {row.name: row for row in get_experiment("cifar10", {"tuning": str(tmp_path)}).rows}
     assert rows["delete-tuned"].note.startswith("tuned by")
     assert (rows["delete-tuned"].tuned_on, rows["delete-tuned"].tuned_with) == ((4,), 100)
     with pytest.raises(UsageError, match="tuned for delete on resnet18, not on resnet-small"):
-        get_experiment("cifar10", arch="resnet-small", tuning=tmp_path)
+        get_experiment("cifar10", {"architecture": "resnet-small", "tuning": str(tmp_path)})
     with pytest.raises(UsageError, match="tuned for delete on cifar10, not on cifar100"):
-        get_experiment("cifar100", tuning=tmp_path)
+        get_experiment("cifar100", {"tuning": str(tmp_path)})
 
     frozen = tmp_path / "tuned.json"
     ship(tmp_path, "cifar10", frozen)
-    monkeypatch.setattr(settings_module, "TUNED", frozen)
+    monkeypatch.setattr(rows_module, "TUNED", frozen)
     assert tuned_options("delete", "cifar10", architecture="resnet18")[0]["lr"] == 0.5
     untuned = tuned_options("delete", "cifar10", architecture="resnet-small")
     assert untuned.options == {"batch_norm": "frozen"}
@@ -167,7 +166,7 @@ def test_options_of_another_network_are_not_taken(tmp_path: Path, monkeypatch: p
 
 
 def test_what_ships_with_pour_says_all_that_was_tuned_and_on_what() -> None:
-    for dataset, methods in json.loads(settings_module.TUNED.read_text()).items():
+    for dataset, methods in json.loads(rows_module.TUNED.read_text()).items():
         for method, choice in methods.items():
             everything = make_method(method, **choice["options"]).options()
             assert {**get_method(method).newer_options, **choice["options"]} == everything
@@ -178,11 +177,11 @@ def test_what_ships_with_pour_says_all_that_was_tuned_and_on_what() -> None:
 
 def test_a_folder_without_tuning_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no finished tuning by the rule benchmark; run pour tune"):
-        get_experiment("cifar10", tuning=tmp_path / "mistyped")
+        get_experiment("cifar10", {"tuning": str(tmp_path / "mistyped")})
     (tmp_path / "delete-user").mkdir()
     (tmp_path / "delete-user" / "result.json").write_text("{}")
     with pytest.raises(UsageError, match="delete-user was chosen by the rule user"):
-        get_experiment("cifar10", tuning=tmp_path)
+        get_experiment("cifar10", {"tuning": str(tmp_path)})
 
 
 def test_a_tuning_that_cannot_be_read_is_told(tmp_path: Path) -> None:
@@ -215,8 +214,8 @@ def test_rows_are_selected_by_method_or_by_row() -> None:
 def test_anchored_rows_read_forget_images_alone(tmp_path: Path) -> None:
     result_file(tmp_path, "delete", forgotten=[8])
     for experiment in (
-        get_experiment("digits", tuning=tmp_path),
-        get_experiment("cifar10", arch="resnet-small", recipe="short", tuning=tmp_path),
+        get_experiment("digits", {"tuning": str(tmp_path)}),
+        get_experiment("cifar10-small", {"tuning": str(tmp_path)}),
     ):
         rows = {row.name: row for row in experiment.rows}
         assert rows["pour-a"].resolved() == make_method("pour-a", anchor="views").options()
@@ -230,10 +229,11 @@ def test_anchored_rows_read_forget_images_alone(tmp_path: Path) -> None:
         ]
         families = [row.family for row in experiment.rows]
         assert sorted(families, key=["reference", "paper", "control", "relative"].index) == families
-    for experiment in (get_experiment("pathmnist"), get_experiment("cifar100", arch="resnet-small", recipe="short")):
+    for experiment in (
+        get_experiment("pathmnist"),
+        get_experiment("cifar100", {"architecture": "resnet-small", "recipe": "short"}),
+    ):
         assert "pour-a" not in {row.method for row in experiment.rows}
-    # An older network or table keeps its rows.
-    assert "pour-a" not in {row.method for row in benchmark_rows("cifar10", only=("pour-a",))}
 
 
 def test_stored_cells_are_of_their_own_rows_without_newer_options() -> None:
@@ -254,28 +254,31 @@ def test_seeds_of_the_command_line() -> None:
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 def test_the_papers_grids_with_another_network(name: str) -> None:
-    paper, small = get_experiment(name), get_experiment(name, arch="resnet-small", recipe="short")
+    paper, small = get_experiment(name), get_experiment(name, {"architecture": "resnet-small", "recipe": "short"})
     assert (small.architecture, small.recipe.name) == ("resnet-small", "short")
     assert replace(small, architecture=paper.architecture, recipe=paper.recipe, rows=paper.rows) == paper
-    anchored = [row.name for row in small.rows if row.options.get("anchor") == "views"]
-    assert anchored == (["pour-a", "delete-anchored"] if name == "cifar10" else [])
     # What was tuned on the paper's network is not taken for another.
-    assert [row for row in small.rows if row.setting != "tuned" and row.name not in anchored] == [
+    assert [row for row in small.rows if row.setting != "tuned"] == [
         row for row in paper.rows if row.setting not in ("tuned", "default")
     ]
     assert all(row.note.startswith("not tuned") for row in small.rows if row.setting == "tuned")
     with pytest.raises(UsageError, match="There is no recipe 'brief'"):
-        get_experiment(name, recipe="brief")
+        get_experiment(name, {"recipe": "brief"})
+
+
+def test_only_the_small_network_has_anchored_rows_on_cifar10() -> None:
+    paper, small = get_experiment("cifar10", {"architecture": "resnet-small", "recipe": "short"}), "cifar10-small"
+    anchored = [row.name for row in get_experiment(small).rows if row.options.get("anchor") == "views"]
+    assert anchored == ["pour-a", "delete-anchored"]
+    assert not [row for row in paper.rows if row.options.get("anchor") == "views"]
+    rows = tuple(row for row in get_experiment(small).rows if row.name not in anchored)
+    assert replace(get_experiment(small), rows=rows) == paper
 
 
 def test_wrong_experiments_are_told() -> None:
     experiment = get_experiment("digits")
     with pytest.raises(UsageError, match="There is no experiment 'mnist'; the experiments are digits, cifar10"):
         get_experiment("mnist")
-    with pytest.raises(UsageError, match="digits has one network"):
-        get_experiment("digits", arch="resnet18")
-    with pytest.raises(UsageError, match="pathmnist has one recipe"):
-        get_experiment("pathmnist", recipe="fast")
     with pytest.raises(UsageError, match="has no seeds"):
         replace(experiment, seeds=())
     with pytest.raises(UsageError, match="seed must not be negative, but is -1"):
@@ -284,9 +287,109 @@ def test_wrong_experiments_are_told() -> None:
         replace(experiment, rows=(*experiment.rows, experiment.rows[-1]))
     with pytest.raises(UsageError, match="There is no column 'acc'"):
         replace(experiment, columns=("acc",))
-    assert len(EXPERIMENTS) == 4
+    with pytest.raises(UsageError, match="pass the backbone's weights"):
+        get_experiment("cifar10", {"freeze_backbone": True})
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_built_in_experiment_is_read(name: str) -> None:
+    experiment = get_experiment(name)
+    assert experiment.name == ("cifar10" if name == "cifar10-small" else name)
+    for row in experiment.rows:
+        row.resolved()
     stored = StoredExperiment.of(experiment)
     assert decode(StoredExperiment, encode(stored), "experiment.json") == stored
+
+
+def test_the_files_in_the_package_are_the_built_in_experiments() -> None:
+    files = Path(rows_module.__file__).with_name("experiments").glob("*.toml")
+    assert {file.stem for file in files} == set(EXPERIMENTS)
+
+
+def test_scenes_have_the_same_rows_and_notes_of_their_own() -> None:
+    camvid, voc = get_experiment("camvid"), get_experiment("voc2012")
+    assert camvid.forget == (("car",), ("pedestrian",), ("bicyclist",), ("fence",), ("pole",))
+    assert voc.architecture == "smp:deeplabv3plus:resnet101"
+    notes = {grid.name: {row.name: row.note for row in grid.rows} for grid in (camvid, voc)}
+    assert notes["camvid"]["pour-d"].startswith("rate chosen on car and 60 test images")
+    assert notes["voc2012"]["pour-d"].startswith("not tuned on this data")
+    assert {name for name, note in notes["camvid"].items() if note} == {"pour-d"}
+    assert [row.resolved() for row in camvid.rows] == [row.resolved() for row in voc.rows]
+
+
+MINE = """
+base = "digits"
+seeds = [5]
+forget = ["7", [1, 2]]
+rows = ["references", "delete", { name = "kept", method = "pour-p", options = { forgotten_logit = "keep" } }]
+
+[recipe]
+epochs = 2
+"""
+
+
+def test_a_users_file_is_an_experiment(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE)
+    mine = get_experiment(path)
+    assert (mine.name, mine.dataset, mine.seeds, mine.forget) == ("mine", "digits", (5,), (("7",), (1, 2)))
+    assert mine.recipe == get_experiment("digits").recipe.change(epochs=2)
+    assert [row.name for row in mine.rows] == [*REFERENCES, "delete-common", "delete-tuned", "kept"]
+    assert mine.rows[-1] == Row(name="kept", method="pour-p", options={"forgotten_logit": "keep"})
+    changed = get_experiment(path, {"recipe.epochs": 3, "seeds": [1, 2], "image_size": 16})
+    assert (changed.recipe.epochs, changed.seeds, changed.settings) == (3, (1, 2), {"image_size": 16})
+    again = tmp_path / "again.toml"
+    again.write_text('base = "mine.toml"\nname = "another"\nrecipe = "fast"\n')
+    assert (get_experiment(again).name, get_experiment(again).recipe.name) == ("another", "fast")
+
+
+def test_the_identity_of_a_cell_is_that_of_its_resolved_settings(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "digits"\nname = "digits"\n[recipe]\nepochs = 3\n')
+    asked = get_experiment("digits", {"recipe.epochs": 3})
+    assert get_experiment(path).cell_identity == asked.cell_identity
+    assert StoredExperiment.of(get_experiment(path)) == StoredExperiment.of(asked)
+
+
+def test_paths_begin_at_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "experiments"
+    result_file(folder / "tuned", "delete")
+    (folder / "w.safetensors").write_bytes(b"")
+    (folder / "mine.toml").write_text(
+        'base = "digits"\ndataset = "folder:images"\ntuning = "tuned"\n[settings]\nweights = "w.safetensors"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    mine = get_experiment("experiments/mine.toml")
+    assert mine.dataset == "folder:images"
+    assert mine.dataset_path == f"folder:{folder / 'images'}"
+    assert mine.settings["weights"] == str(folder / "w.safetensors")
+    assert next(row for row in mine.rows if row.name == "delete-tuned").options["lr"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("seeds = [0", "mine.toml is not valid TOML: "),
+        ('dataset = "digits"\nforget = [1]', "mine.toml lacks the key rows"),
+        (f'{MINE}\nlr = "high"', "mine.toml cannot be used: The recipe has the value 'high' for lr, which must be"),
+        (f"colour = 1\n{MINE}", "mine.toml has the unknown key colour"),
+        (MINE.replace("[5]", '["a"]'), "mine.toml has the value 'a' for seeds.0, which must be a valid integer"),
+        (MINE.replace("epochs = 2", "epochs = -1"), "number of epochs must be a whole number"),
+        (MINE.replace('"pour-p"', '"pour-q"'), "no method 'pour-q'"),
+        (MINE.replace('"digits"', '"absent.toml"'), "no file"),
+        (MINE.replace('"delete"', '"delet"'), "no method 'delet'; did you mean 'delete'"),
+        (f'task = "sort"\n{MINE}', "no task 'sort'"),
+        (f"{MINE}\n[settings]\nenlarge = 2", "no setting 'enlarge'"),
+        (MINE.replace('name = "kept"', 'nam = "kept"'), "mine.toml"),
+    ],
+)
+def test_a_wrong_file_is_told_in_a_sentence(tmp_path: Path, content: str, sentence: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(content)
+    with pytest.raises(UsageError) as caught:
+        [row.resolved() for row in get_experiment(path).rows]
+    assert sentence in str(caught.value)
+    assert str(caught.value).count(". ") <= 1
 
 
 @pytest.mark.parametrize("name", ["lr/2", "v1.run", "v1.report", "pour-p (mask)", "", "a b"])

@@ -17,9 +17,8 @@ import pytest
 from bench_cells import small_grid
 
 import pour
-import pour.bench.attempt as attempts
-import pour.bench.compute_cell as work_module
-import pour.bench.shared_models as shared_module
+import pour.bench.cell as cells
+import pour.training.tasks.classify as classify_module
 from pour.bench import (
     CellKey,
     Outcome,
@@ -30,8 +29,8 @@ from pour.bench import (
     run_experiment,
     tune_experiment,
 )
-from pour.bench.experiments import REFERENCES, benchmark_rows
-from pour.bench.runner import _say_where_tuning_saw_the_test, _turn
+from pour.bench.grid import _turn, _warn_of_tuned_tests
+from pour.bench.rows import REFERENCES, expand_rows
 from pour.bench.store import read_cell, seal, unseal
 from pour.bench.study import FOLLOWED, run_study
 from pour.data.dataset import ImageSplit
@@ -75,13 +74,13 @@ def store(finished: Path, tmp_path: Path) -> Path:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What workers of this process were asked to do."""
     tasks: list[object] = []
-    real: Callable[..., None] = work_module.CellWorker.do
+    real: Callable[..., None] = cells.CellWorker.do
 
-    def do(self: work_module.CellWorker, task: Any) -> None:
+    def do(self: cells.CellWorker, task: Any) -> None:
         tasks.append(task.row if isinstance(task, CellKey) else task.role)
         real(self, task)
 
-    monkeypatch.setattr(work_module.CellWorker, "do", do)
+    monkeypatch.setattr(cells.CellWorker, "do", do)
     return tasks
 
 
@@ -238,16 +237,16 @@ def test_the_precision_is_that_of_what_is_there(store: Path) -> None:
 @pytest.fixture
 def other_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """The digits with one test image made darker."""
-    real = shared_module.load_dataset
+    real = classify_module.load_dataset
 
-    def darker(name: str, root: Path | None = None) -> Any:
+    def darker(name: str, root: Path | None = None, **_: Any) -> Any:
         dataset = real(name, root)
         test = dataset.splits["test"]
         images = test.images.copy()
         images[0] //= 2
         return replace(dataset, splits={**dataset.splits, "test": ImageSplit(images, test.labels)})
 
-    monkeypatch.setattr(shared_module, "load_dataset", darker)
+    monkeypatch.setattr(classify_module, "load_dataset", darker)
 
 
 @pytest.mark.usefixtures("other_images")
@@ -265,10 +264,10 @@ def test_models_of_other_images_are_refused_and_their_cells_made_again(store: Pa
 
 
 def test_results_are_there_without_the_data(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: Any) -> None:
+    def missing(*_: Any, **__: Any) -> None:
         raise UsageError("digits is not here.")
 
-    monkeypatch.setattr(shared_module, "load_dataset", missing)
+    monkeypatch.setattr(classify_module, "load_dataset", missing)
     assert walked(store).kept == len(ROWS)
 
 
@@ -287,7 +286,7 @@ def test_a_method_that_diverges_is_a_result(store: Path, monkeypatch: pytest.Mon
     def diverge(*_: Any, **__: Any) -> None:
         raise DivergenceError("The loss became nan at step 3; use a smaller learning rate.")
 
-    monkeypatch.setattr(attempts, "carry_out", diverge)
+    monkeypatch.setattr(cells, "carry_out", diverge)
     grid = small_grid()
     row = Row(name="scrub-common", method="scrub", setting="common", family="paper")
     outcome = walked(store, grid=replace(grid, rows=(*grid.rows, row)))
@@ -297,7 +296,7 @@ def test_a_method_that_diverges_is_a_result(store: Path, monkeypatch: pytest.Mon
 
 
 def test_a_tuned_row_that_diverges_runs_at_a_smaller_rate(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, rates = attempts.carry_out, []
+    real, rates = cells.carry_out, []
 
     def fragile(model: Any, request: Any, method: Any, run: Any) -> Any:
         rates.append(method.lr)
@@ -305,7 +304,7 @@ def test_a_tuned_row_that_diverges_runs_at_a_smaller_rate(store: Path, monkeypat
             raise DivergenceError("The loss became nan at step 3; use a smaller learning rate.")
         return real(model, request, method, run)
 
-    monkeypatch.setattr(attempts, "carry_out", fragile)
+    monkeypatch.setattr(cells, "carry_out", fragile)
     grid = small_grid()
     row = Row(
         name="finetune-tuned", method="finetune", setting="tuned", family="paper", options={"lr": 1e-3, "epochs": 1}
@@ -327,7 +326,7 @@ def test_a_tuned_row_that_diverges_runs_at_a_smaller_rate(store: Path, monkeypat
 
 
 def test_long_cells_are_made_first() -> None:
-    rows = benchmark_rows("digits", only=("pour-p", "delete", "finetune", "scrub"))
+    rows = expand_rows(["references", "pour-p", "delete", "finetune", "scrub"], "digits")
     grid = replace(small_grid(), rows=rows)
     keys = [CellKey((3,), seed, row.name) for seed in (0, 1) for row in rows]
     order = [key.row for key in sorted(keys, key=lambda key: _turn(grid, key)) if key.seed == 0]
@@ -336,8 +335,8 @@ def test_long_cells_are_made_first() -> None:
 
 
 def test_requests_and_seeds_of_the_users(store: Path, made: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_module.CellWorker, "do", lambda self, task: made.append(task))
-    with pytest.raises(pour.PourError, match="were written but are not what was asked for"):
+    monkeypatch.setattr(cells.CellWorker, "do", lambda self, task: made.append(task))
+    with pytest.raises(pour.PourError, match="were written but do not match their settings"):
         walked(store, forget=["4", [1, 2]], seeds=[5], methods=["pour-p"])
     assert {task.forget for task in made if isinstance(task, CellKey)} == {(4,), (1, 2)}
     assert {task.seed for task in made if isinstance(task, CellKey)} == {5}
@@ -428,12 +427,12 @@ def test_tuned_rows_on_the_class_of_the_tuning_are_warned_of(tmp_path: Path) -> 
     grid = small_grid(rows=(replace(plain, tuned_on=(8,), tuned_with=100),))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _say_where_tuning_saw_the_test(grid)
-        _say_where_tuning_saw_the_test(small_grid(rows=(plain,), forget=((8,),), seeds=(100,)))
+        _warn_of_tuned_tests(grid)
+        _warn_of_tuned_tests(small_grid(rows=(plain,), forget=((8,),), seeds=(100,)))
     with pytest.warns(UserWarning, match="chosen on class 8"):
-        _say_where_tuning_saw_the_test(replace(grid, forget=((3,), (1, 8))))
+        _warn_of_tuned_tests(replace(grid, forget=((3,), (1, 8))))
     with pytest.warns(UserWarning, match="chosen on seed 100"):
-        _say_where_tuning_saw_the_test(replace(grid, seeds=(100,)))
+        _warn_of_tuned_tests(replace(grid, seeds=(100,)))
 
 
 def test_a_seed_that_was_made_elsewhere_stays(store: Path, tmp_path: Path, made: list[object]) -> None:
@@ -468,7 +467,7 @@ def test_a_cell_that_breaks_off_costs_nothing_but_itself(store: Path, monkeypatc
 
     real = MaskedHead.__call__
     monkeypatch.setattr(PourP, "__call__", break_off)
-    with pytest.raises(PourError, match=r"\(1\), pour-p of seed 0 with 'RuntimeError: out of memory'"):
+    with pytest.raises(PourError, match=r"ended 1 cells, such as pour-p of seed 0: 'RuntimeError: out of memory'"):
         walked(store)
     assert (folder / "masked-head.json").is_file()
     assert not (folder / "pour-p.json").exists()
@@ -548,7 +547,7 @@ def test_a_tuned_row_is_not_replaced_by_one_that_is_not(store: Path, made: list[
         else row
         for row in small_grid().rows
     )
-    with pytest.raises(UsageError, match=r"delete-tuned of seed 0 .* was tuned, and one that was not would replace it"):
+    with pytest.raises(UsageError, match=r"delete-tuned of seed 0 .* has tuned options, and this run would replace it"):
         walked(store, grid=small_grid(rows=rows))
     assert cell_bytes(store) == before
     assert made == []

@@ -1,0 +1,314 @@
+"""Compute and store one cell of a grid: unlearn with the row's method, audit the result, store the values."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import time
+import traceback
+import warnings
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pour._io import write_text
+from pour._provenance import circumstances
+from pour._version import __version__
+from pour.auditing.audit import audit
+from pour.auditing.measurement import Reading
+from pour.bench.selection import relative_change
+from pour.bench.shared_models import ModelKey, SharedModel, SharedModels
+from pour.bench.store import CELLS, Cell, CellKey, write_cell
+from pour.errors import DivergenceError, PourError, UsageError
+from pour.models.history import history
+from pour.training.run import Run
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.registry import get_method
+from pour.unlearning.request import ForgetRequest
+from pour.unlearning.unlearn import carry_out, make_method
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from torch import nn
+
+    from pour.auditing.report import AuditReport
+    from pour.bench.experiment import Experiment, SharedRole
+    from pour.bench.rows import Row
+    from pour.training.run import Precision
+
+__all__ = [
+    "CACHE",
+    "Attempt",
+    "CellWorker",
+    "Work",
+    "attempt",
+    "cell_setup",
+    "error_path",
+    "measured",
+    "read_errors",
+    "remove_errors",
+    "slower",
+]
+
+CACHE = "cache"
+"""Folder of a store for the features of the shared models while cells are computed."""
+ERRORS = "errors"
+"""Folder of a store for the tracebacks of cells that raised an exception."""
+# Factors of tuned learning rates, one after the other, while the method diverges.
+_FACTORS = (1 / 3, 1 / 9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What every worker of a grid needs."""
+
+    experiment: Experiment
+    out: Path
+    root: Path | None
+    device: str | None
+    precision: Precision | None
+    compile: bool = False
+
+
+def cell_setup(experiment: Experiment, row: Row, key: CellKey) -> dict[str, Any]:
+    """Return the resolved settings that decide a cell's result, as its file contains them."""
+    setup = {
+        **experiment.cell_identity,
+        "forgotten": list(key.forget),
+        "seed": key.seed,
+        "row": row.name,
+        "method": row.method,
+        "setting": row.setting,
+        "options": row.resolved(),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(setup))
+    return plain
+
+
+def error_path(key: CellKey) -> Path:
+    """Return the path of a cell's traceback in the store."""
+    return Path(ERRORS) / key.path.relative_to(CELLS).with_suffix(".txt")
+
+
+def remove_errors(out: Path, keys: Iterable[CellKey]) -> None:
+    """Delete the tracebacks of cells that are computed again."""
+    for key in keys:
+        (out / error_path(key)).unlink(missing_ok=True)
+
+
+def read_errors(out: Path, keys: Iterable[CellKey]) -> dict[CellKey, str]:
+    """Return the last line of each traceback, by cell."""
+    files = {key: out / error_path(key) for key in keys}
+    texts = {key: file.read_text(encoding="utf-8") for key, file in files.items() if file.is_file()}
+    return {key: text.strip().splitlines()[-1] for key, text in texts.items()}
+
+
+class CellWorker:
+    """Trains models and computes cells, one after the other, and keeps data and models in memory between them."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._shared = SharedModels(work.experiment, work.out, work.root, work.device, work.precision)
+        self._rows = {row.name: row for row in work.experiment.rows}
+        self._loaded: dict[tuple[object, ...], SharedModel] = {}
+
+    def prepare(self) -> None:
+        """Read the dataset, build the network, and start the device."""
+        self._shared.prepare()
+        torch.zeros(1, device=self._shared.device)
+
+    def do(self, key: ModelKey | CellKey) -> None:
+        """Train a shared model, or compute a cell."""
+        if isinstance(key, ModelKey):
+            self._shared.train(key)
+            return
+        try:
+            self._compute(key)
+        except PourError:
+            raise
+        except Exception:
+            # An exception in a method, such as out of memory, loses only its own cell.
+            write_text(self._work.out / error_path(key), traceback.format_exc())
+
+    def _compute(self, key: CellKey) -> None:
+        work, row, task = self._work, self._rows[key.row], self._shared.task
+        models = self._models(key)
+        run = Run(seed=key.seed, device=work.device, precision=work.precision, progress=False, compile=work.compile)
+        started = time.perf_counter()
+        tried = self._unlearn(row, key, models, run)
+        unlearned = time.perf_counter()
+        report, failed, said = None, tried.failed, tried.warnings
+        readings: dict[str, dict[str, float]] = {}
+        original, dataset = models["original"].model, self._shared.dataset
+        if tried.model is not None:
+            report, failed = self._audit(row, key, tried.model, models)
+        if tried.model is not None and report is not None:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", UserWarning)
+                pair = {"original": original, "unlearned": tried.model}
+                readings = task.readings(work.experiment.architecture, dataset, key.forget, pair, run)
+            said += tuple(str(entry.message) for entry in caught)
+        audited = time.perf_counter()
+        kept = {} if report is None else measured(report)
+        cell = Cell(
+            setup=cell_setup(work.experiment, row, key),
+            models={role: found.digest for role, found in models.items()}
+            | ({} if report is None else {"unlearned": report.models["unlearned"].digest}),
+            data=self._shared.data_digest,
+            precision=str(run.precision),
+            versions={"pour": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            family=row.family,
+            needs=() if row.method is None else get_method(row.method).needs,
+            note=row.note,
+            tuned_on=row.tuned_on,
+            tuned_with=row.tuned_with,
+            forgotten_names=tuple(dataset.classes[label] for label in key.forget),
+            failed=failed,
+            warnings=said,
+            rate_factor=tried.rate_factor,
+            steps=tried.steps,
+            weight_change=tried.weight_change,
+            **kept,
+        )
+        more = {name: Reading(**reading) for name, reading in readings.items()}  # type: ignore[arg-type]
+        cell = replace(cell, values={**more, **cell.values})
+        if tried.model is not None and report is not None and row.name in work.experiment.pictures:
+            # Only this row needs matplotlib.
+            from pour.report.pictures import save_pictures
+
+            name = f"{'-'.join(cell.forgotten_names).lower()}-{row.name}-seed-{key.seed}.png"
+            path = work.out / "overlays" / name
+            save_pictures(task, original, tried.model, dataset, key.forget, run, path)
+        surroundings = {
+            "seconds": {"unlearn": unlearned - started, "audit": audited - unlearned},
+            "compiled": run.compile,
+            "host": platform.node(),
+            **circumstances(run.torch_device, run.precision),
+        }
+        write_cell(work.out, cell, surroundings, None if report is None else report.to_json() + "\n")
+
+    def _models(self, key: CellKey) -> dict[SharedRole, SharedModel]:
+        keys = {role: ModelKey.of(key.seed, role, key.forget) for role in self._work.experiment.roles}
+        # A model that was trained again during the life of this worker must not be taken from its memory.
+        versions = {role: self._shared.version(model_key) for role, model_key in keys.items()}
+        self._loaded = {
+            versions[role]: self._loaded.get(versions[role]) or self._shared.load(keys[role]) for role in keys
+        }
+        return {role: self._loaded[versions[role]] for role in keys}
+
+    def _unlearn(self, row: Row, key: CellKey, models: Mapping[SharedRole, SharedModel], run: Run) -> Attempt:
+        if row.method is None:
+            return Attempt(model=models[row.name].model)  # type: ignore[index]
+        experiment, needs = self._work.experiment, get_method(row.method).needs
+        data = self._shared.task.request_data(
+            experiment.architecture,
+            self._shared.dataset,
+            key.forget,
+            validation=run.seed if "validation" in needs else None,
+        )
+        request = ForgetRequest(classes=list(key.forget), recipe=experiment.recipe, **data)
+        return attempt(row, models["original"].model, request, run)
+
+    def _audit(
+        self, row: Row, key: CellKey, model: nn.Module, models: Mapping[SharedRole, SharedModel]
+    ) -> tuple[AuditReport | None, str | None]:
+        """Return the audit of a row's model, or the reason why it cannot be audited."""
+        # The second retrained model is no yardstick for itself.
+        wanted = ("retrained",) if row.name == "ceiling" else ("retrained", "ceiling")
+        try:
+            report = audit(
+                original=models["original"].model,
+                unlearned=model,
+                retrained=[models[role].model for role in wanted if role in models],  # type: ignore[index]
+                task=self._shared.task,
+                data=self._shared.dataset,
+                classes=list(key.forget),
+                cache=self._work.out / CACHE,
+                seed=key.seed,
+                device=self._work.device,
+                progress=False,
+            )
+        except UsageError as error:
+            if row.method is None:
+                raise
+            return None, str(error)
+        return report, None
+
+
+def measured(report: AuditReport) -> dict[str, Any]:
+    """Return the fields of a cell that contain the unlearned model's part of an audit."""
+    lines = dict(zip(report.values(), report.lines, strict=True))
+    return {
+        "values": {name: line.unlearned for name, line in lines.items()},
+        "verdicts": {name: line.verdict for name, line in lines.items()},
+        "discrepancies": report.discrepancies,
+        "collapse": dict(report.collapse.get("unlearned", {})),
+        "answers": tuple(report.answers.get("unlearned", ())),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A row's unlearned model, or the reason why there is none."""
+
+    model: nn.Module | None
+    failed: str | None = None
+    """Sentence of the divergence guard or of the method."""
+    warnings: tuple[str, ...] = ()
+    """Warnings of the method."""
+    rate_factor: float = 1.0
+    """Factor of the learning rates, if the method diverged at the row's own."""
+    steps: int = 0
+    """Number of optimisation steps."""
+    weight_change: float | None = None
+    """|theta' - theta| / |theta| over all weights."""
+
+
+def attempt(row: Row, model: nn.Module, request: ForgetRequest, run: Run) -> Attempt:
+    """Unlearn ``model`` with the row's method. Return the new model or the reason for the failure.
+
+    A tuned row that diverges is repeated with a third of its learning rates, and then with a ninth: its options were
+    chosen on another class, and a user sees the divergence without any test image. The common setting has one learning
+    rate for all methods and is not repeated.
+    """
+    failed, factor = "", 1.0
+    for factor, options in islice(slower(str(row.method), row.options), None if row.setting == "tuned" else 1):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            try:
+                result = carry_out(model, request, make_method(str(row.method), **options), run)
+            except DivergenceError as error:
+                failed = str(error)
+                continue
+            except PourError as error:
+                return Attempt(model=None, failed=str(error), rate_factor=factor)
+        said = tuple(str(entry.message) for entry in caught if str(entry.message).startswith(str(row.method)))
+        change = relative_change(model, result)
+        if not math.isfinite(change):
+            return Attempt(model=None, failed="The weights are not finite.", warnings=said, rate_factor=factor)
+        steps = history(result)[-1].steps or 0
+        return Attempt(model=result, warnings=said, rate_factor=factor, steps=steps, weight_change=change)
+    return Attempt(model=None, failed=failed, rate_factor=factor)
+
+
+def slower(method: str, options: Mapping[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Yield the options of a method, then the options with smaller learning rates, each with the factor of the rates.
+
+    A method without learning rates, or with learning rates from the data, has only its options.
+
+    Example:
+        >>> [(round(factor, 2), chosen["lr"]) for factor, chosen in slower("delete", {"lr": 0.09})]
+        [(1.0, 0.09), (0.33, 0.03), (0.11, 0.01)]
+    """
+    yield 1.0, dict(options)
+    kind = get_method(method)
+    known = make_method(method, **options).options()
+    rates = {name: known[name] for name in kind.rate_options} if issubclass(kind, IterativeMethod) else {}
+    if rates and None not in rates.values():
+        for factor in _FACTORS:
+            yield factor, {**options, **{name: float(f"{rate * factor:.6g}") for name, rate in rates.items()}}

@@ -1,0 +1,319 @@
+"""An experiment as data: what is trained, what is forgotten, by which methods, and what a table shows.
+
+A TOML file describes an experiment. The files in ``experiments/`` are the built-in ones.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from pour._records import Json, Option, convert, read, record
+from pour.bench.columns import COLUMNS
+from pour.bench.rows import Row, Variant, expand_rows, read_options
+from pour.bench.store import Layout
+from pour.errors import UsageError
+from pour.training.recipes import RECIPES, Recipe, get_recipe
+from pour.training.tasks.task import get_task, setting_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pour.training.tasks.task import Task
+
+__all__ = ["EXPERIMENTS", "Experiment", "ExperimentFile", "SharedRole", "get_experiment", "parse_seeds"]
+
+_FOLDER = Path(__file__).with_name("experiments")
+EXPERIMENTS = ("digits", "cifar10", "cifar10-small", "cifar100", "pathmnist", "camvid", "voc2012", "zeroshot")
+"""Names of the built-in experiments. ``digits`` takes about a minute on a CPU."""
+SharedRole = Literal["original", "retrained", "ceiling"]
+"""Role of a trained model in a cell."""
+Request = int | str | tuple[int | str, ...]
+"""Class that is forgotten, by index or name, or classes that are forgotten together."""
+_MOST_SEEDS = 10_000
+# The seed of a retrained model is larger by a thousand.
+_LARGEST_SEED = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A grid of rows times seeds times requests to forget, over models that its cells share.
+
+    Example:
+        >>> experiment = get_experiment("digits")
+        >>> experiment.dataset, experiment.forget, [row.name for row in experiment.rows][:3]
+        ('digits', ((3,),), ['original', 'retrained', 'ceiling'])
+    """
+
+    name: str
+    task: str = "classify"
+    """A name from :func:`pour.training.list_tasks`."""
+    settings: Mapping[str, Option] = field(default_factory=dict)
+    """Settings of the task."""
+    dataset: str
+    """A name of a dataset, ``folder:PATH`` or a file."""
+    architecture: str
+    """A name from :func:`pour.list_models`."""
+    recipe: Recipe
+    """Training of the original and the retrained models."""
+    forget: tuple[tuple[int | str, ...], ...]
+    """Requests: each a tuple of classes that are forgotten together."""
+    together: bool = False
+    """Whether a last request forgets all these classes together."""
+    seeds: tuple[int, ...]
+    rows: tuple[Row, ...]
+    columns: tuple[str, ...] = ()
+    """Columns of the table; empty for those of the task."""
+    layout: Layout = "methods"
+    """Arrangement of the table."""
+    notes: tuple[str, ...] = ()
+    """Sentences below the table."""
+    pictures: tuple[str, ...] = ()
+    """Rows whose pictures are saved, if the task has pictures."""
+    folder: Path | None = None
+    """Folder of the experiment's file. A relative path of a dataset begins there."""
+
+    def __post_init__(self) -> None:
+        for part, values in (("requests to forget", self.forget), ("seeds", self.seeds), ("rows", self.rows)):
+            if not values:
+                raise UsageError(f"The experiment {self.name} has no {part}; give at least one.")
+        names = [row.name for row in self.rows]
+        if len(set(names)) < len(names):
+            raise UsageError(f"The experiment {self.name} names a row twice; give each row its own name.")
+        unknown = [key for key in self.columns if key not in COLUMNS]
+        if unknown and self.layout == "methods":
+            raise UsageError(f"There is no column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}.")
+        if min(self.seeds) < 0:
+            raise UsageError(f"A seed must not be negative, but is {min(self.seeds)}.")
+        self.get_task()
+
+    def get_task(self) -> Task[Any, Any]:
+        """Return the task with the experiment's settings."""
+        return get_task(self.task, **self.settings)
+
+    @property
+    def dataset_path(self) -> str:
+        """The dataset's name as a task opens it: a relative path begins at the folder of the experiment's file."""
+        kind, path = ("folder:", self.dataset[7:]) if self.dataset.startswith("folder:") else ("", self.dataset)
+        is_path = bool(kind) or path.endswith(".npz")
+        return self.dataset if self.folder is None or not is_path else f"{kind}{self.folder / path}"
+
+    def select(self, methods: Iterable[str] | None) -> tuple[Row, ...]:
+        """Return the rows of methods, named by method ("delete") or row ("delete-common"), and all references."""
+        if methods is None:
+            return self.rows
+        wanted = set(methods)
+        known = {name for row in self.rows for name in (row.name, row.method) if name is not None}
+        for name in wanted - known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}."
+            raise UsageError(f"{self.name} has no method {name!r}; {hint}")
+        return tuple(row for row in self.rows if row.method is None or {row.name, row.method} & wanted)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the weights of the trained models, except their seed and classes, ready for JSON."""
+        return {
+            "dataset": self.dataset,
+            "architecture": self.architecture,
+            "recipe": asdict(self.recipe),
+            **self.get_task().identity(),
+        }
+
+    @cached_property
+    def cell_identity(self) -> dict[str, Any]:
+        """The part of a cell's identity that all cells share, ready for JSON."""
+        models = {name: self.identity[name] for name in ("dataset", "architecture", "recipe")}
+        return {**models, **self.get_task().cell_identity()}
+
+    @property
+    def roles(self) -> tuple[SharedRole, ...]:
+        """Roles of the trained models: the original, and the retrained models among the rows."""
+        return tuple(
+            role for role in get_args(SharedRole) if role == "original" or any(row.name == role for row in self.rows)
+        )
+
+
+@record
+@dataclass(frozen=True, kw_only=True)
+class ExperimentFile:
+    """Content of an experiment's TOML file. A relative path begins at the folder of the file."""
+
+    base: str | None = None
+    """Experiment whose keys hold unless this file gives them: a built-in name or a path."""
+    name: str | None = None
+    """Name in results, by default the name of the file."""
+    task: str = "classify"
+    """Task: classify, segment, match, or a task of another package."""
+    dataset: str
+    """Dataset: a name from ``pour datasets``, ``folder:PATH`` or ``FILE.npz``."""
+    architecture: str | None = None
+    """Network: a name from ``pour models``; by default the network that the task takes for the dataset."""
+    recipe: str | dict[str, Option] | None = None
+    """Name of a recipe, or a table of a recipe's fields, whose ``name`` gives the other fields."""
+    settings: dict[str, Option] = field(default_factory=dict)
+    """Settings of the task."""
+    forget: tuple[Request, ...]
+    """Requests: each is a class by index or name, or a list of classes that are forgotten together."""
+    together: bool = False
+    """Whether a last request forgets all classes of ``forget`` together."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds of the training."""
+    rows: tuple[str | Row, ...]
+    """Names of groups (references, paper, anchored, controls, relatives, others) and of methods, or tables."""
+    variants: tuple[Variant, ...] = ("common", "tuned")
+    """Variants of each iterative method that have a row."""
+    tuning: str | None = None
+    """Folder of ``pour tune`` for the tuned rows, by default the tuned options that ship with pour."""
+    row_notes: dict[str, str] = field(default_factory=dict)
+    """Notes of rows, by row. They replace the notes in ``rows``."""
+    layout: Layout = "methods"
+    """Arrangement of the table: methods on one request, one request after the other, or means over requests first."""
+    notes: tuple[str, ...] = ()
+    """Sentences below the table."""
+    columns: tuple[str, ...] = ()
+    """Columns of the table, by default the columns of the task."""
+    pictures: tuple[str, ...] = ()
+    """Rows whose pictures are saved, if the task has pictures."""
+
+    def experiment(self, name: str, folder: Path | None) -> Experiment:
+        """Return the experiment with all rows and defaults."""
+        settings = read_options(self.settings)
+        network, recipe = get_task(self.task, **settings).defaults(self.dataset)
+        network = self.architecture or network
+        rows = expand_rows(
+            self.rows,
+            self.dataset,
+            variants=self.variants,
+            tuning=None if self.tuning is None else Path(self.tuning),
+            architecture=network,
+        )
+        return Experiment(
+            name=self.name or name,
+            task=self.task,
+            settings=settings,
+            dataset=self.dataset,
+            architecture=network,
+            recipe=_recipe(self.recipe or recipe),
+            forget=tuple(item if isinstance(item, tuple) else (item,) for item in self.forget),
+            together=self.together,
+            seeds=self.seeds,
+            rows=tuple(_row(row, self.row_notes) for row in rows),
+            columns=self.columns,
+            layout=self.layout,
+            notes=self.notes,
+            pictures=self.pictures,
+            folder=folder,
+        )
+
+
+def _row(row: Row, notes: Mapping[str, str]) -> Row:
+    """Return a row with the note of the file and with None for the option value "null"."""
+    return replace(row, options=read_options(row.options), note=notes.get(row.name, row.note))
+
+
+def _recipe(chosen: str | dict[str, Option]) -> Recipe:
+    """Return the recipe with this name, or with the name and the changes of a table."""
+    if isinstance(chosen, str):
+        return get_recipe(chosen)
+    known = asdict(RECIPES[str(chosen["name"])]) if chosen.get("name") in RECIPES else {}
+    if "steps" in chosen:
+        known.pop("epochs", None)
+    return convert(Recipe, {**known, **read_options(chosen)}, "The recipe")
+
+
+def get_experiment(experiment: str | Path, changes: Mapping[str, Any] | None = None) -> Experiment:
+    """Return a built-in experiment by its name, or the experiment in a TOML file.
+
+    Args:
+        experiment: A name of :data:`EXPERIMENTS`, or a path that ends in ``.toml`` or contains a separator.
+        changes: Values that replace those of the file, by key. ``"recipe.epochs"`` is a key inside a table. A setting
+            of the task may be named without ``settings.``.
+
+    Raises:
+        UsageError: There is no such experiment, or its file has a wrong key or value.
+
+    Example:
+        >>> get_experiment("cifar10", {"recipe.epochs": 2, "seeds": [7]}).recipe.epochs
+        2
+    """
+    path = _path(str(experiment))
+    content = _content(path)
+    task = str(content.get("task", "classify"))
+    for key, value in (changes or {}).items():
+        names = ("settings", key) if key not in _KEYS and key in setting_names(task) else tuple(key.split("."))
+        for name in reversed(names):
+            value = {name: value}
+        content = _merged(content, value)
+    is_built_in = path.parent == _FOLDER
+    source = f"The experiment {path.stem}" if is_built_in else str(path)
+    file = convert(ExperimentFile, content, f"{source} with --set" if changes else source)
+    try:
+        return file.experiment(path.stem, None if is_built_in else path.resolve().parent)
+    except UsageError as error:
+        raise UsageError(str(error) if is_built_in else f"{path} cannot be used: {error}") from error
+
+
+_KEYS = tuple(field.name for field in fields(ExperimentFile))
+
+
+def _path(experiment: str) -> Path:
+    """Return the file of a built-in experiment, or the path itself."""
+    if experiment in EXPERIMENTS:
+        return _FOLDER / f"{experiment}.toml"
+    if experiment.endswith(".toml") or "/" in experiment or os.sep in experiment:
+        return Path(experiment)
+    raise UsageError(
+        f"There is no experiment {experiment!r}; the experiments are {', '.join(EXPERIMENTS)}, or give a TOML file."
+    )
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """Return the keys of a file and of the experiments that it is based on, with paths from the folder of the file."""
+    content = read(dict[str, Json], path)
+    folder = path.resolve().parent
+    if isinstance(content.get("tuning"), str):
+        content["tuning"] = str(folder / content["tuning"])
+    if isinstance(content.get("settings"), dict):
+        # A setting such as the weights is a name or a file.
+        files = {key: folder / str(value) for key, value in content["settings"].items() if isinstance(value, str)}
+        content["settings"] |= {key: str(file) for key, file in files.items() if file.is_file()}
+    base = content.pop("base", None)
+    if base is None:
+        return content
+    if not isinstance(base, str):
+        raise UsageError(f"{path} has the value {base!r} for base, which must be a name or a path; correct it.")
+    return _merged(_content(_path(base) if base in EXPERIMENTS else folder / base), content)
+
+
+def _merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of both. A table of ``upper`` changes the table of ``lower``, unless it names another recipe."""
+    merged = {**lower, **upper}
+    for key in ("recipe", "settings", "row_notes"):
+        below, above = lower.get(key, {}), upper.get(key)
+        below = {"name": below} if isinstance(below, str) else below
+        if isinstance(above, dict) and isinstance(below, dict) and not (key == "recipe" and "name" in above):
+            merged[key] = {**below, **above}
+    return merged
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds of a command line: a number of seeds, or seeds with commas between or after them.
+
+    Example:
+        >>> parse_seeds("3"), parse_seeds("1,2"), parse_seeds("7,")
+        ((0, 1, 2), (1, 2), (7,))
+    """
+    try:
+        numbers = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise UsageError(f"Seeds are a number of them (3) or a list (1,2), but are {text!r}.") from error
+    if not numbers or min(numbers) < 0 or ("," not in text and numbers[0] < 1):
+        raise UsageError(f"Seeds are a number of them (3) or a list (1,2), but are {text!r}.")
+    if max(numbers) >= (_LARGEST_SEED if "," in text else _MOST_SEEDS):
+        raise UsageError(f"{text} asks for too much: at most {_MOST_SEEDS} seeds, each below 2^62.")
+    return tuple(dict.fromkeys(numbers)) if "," in text else tuple(range(numbers[0]))

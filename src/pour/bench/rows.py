@@ -1,0 +1,404 @@
+"""The rows of a table: methods with their options. ``rows.toml`` contains groups and the options of datasets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from pour._records import Option, read, record
+from pour.bench.selection import Rule, TuningResult
+from pour.errors import UsageError
+from pour.unlearning.iterative import IterativeMethod
+from pour.unlearning.registry import get_method, list_methods
+from pour.unlearning.unlearn import make_method
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "NOT_TUNED",
+    "REFERENCES",
+    "Family",
+    "Row",
+    "Setting",
+    "Shipped",
+    "ShippedOptions",
+    "Tuned",
+    "Variant",
+    "check_row_name",
+    "check_tuning",
+    "chosen_options",
+    "common_options",
+    "expand_rows",
+    "methods_of",
+    "read_options",
+    "starting_options",
+    "tuned_options",
+    "tuned_row_options",
+]
+
+Variant = Literal["common", "tuned", "default"]
+"""Rows of an iterative method: options of the rivals' common code base, tuned options, or the method's defaults."""
+Setting = Literal["reference", "closed form", "common", "tuned", "default"]
+"""Origin of a row's options. References have none, and methods in closed form have nothing to tune."""
+Family = Literal["reference", "paper", "control", "relative"]
+"""Reason for a row in the table."""
+REFERENCES = ("original", "retrained", "ceiling")
+"""Rows that are trained models: the original, a retrained model, and a retrained model of the next seed."""
+OTHERS = "others"
+"""Group of the methods that other packages register."""
+NOT_TUNED = "not tuned"
+"""First words of the note of a tuned row whose method was not tuned."""
+TUNED = Path(__file__).with_name("tuned.json")
+"""File of the tuned options that ship with pour. ``scripts/ship_tuning.py`` writes it."""
+
+Options = dict[str, Option]
+# Rows also name files.
+_ROW_NAME = re.compile(r"[\w.+-]+")
+_USUAL_RATE = 1e-4
+_FAMILIES: dict[str, Family] = {"paper": "paper", "controls": "control", "relatives": "relative", OTHERS: "relative"}
+
+
+def check_row_name(name: str) -> None:
+    """Raise UsageError if a row's name cannot be the name of its files."""
+    if not _ROW_NAME.fullmatch(name) or name.endswith((".run", ".report")):
+        raise UsageError(
+            f"A row cannot be called {name!r}, because its files have this name; use letters, digits and _ . + -, and "
+            "neither .run nor .report at the end."
+        )
+
+
+@record
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table: a method with its options, or a trained model.
+
+    Example:
+        >>> Row(name="pour-p", method="pour-p", options={"forgotten_logit": "keep"}).setting
+        'closed form'
+    """
+
+    name: str
+    """Unique name in the experiment, and the name of the row's files: letters, digits and ``_.+-``."""
+    method: str | None = None
+    """A name from :func:`pour.list_methods`; None for a reference."""
+    setting: Setting = "closed form"
+    family: Family = "relative"
+    options: Mapping[str, Option] = field(default_factory=dict)
+    """Options that differ from the method's defaults."""
+    note: str = ""
+    """Origin of the options."""
+    tuned_on: tuple[int, ...] = ()
+    """Classes that tuning forgot when it chose the options."""
+    tuned_with: int | None = None
+    """Seed of that tuning."""
+    label: str = ""
+    """Name in tables; by default the name of the method."""
+
+    def __post_init__(self) -> None:
+        check_row_name(self.name)
+        if self.method is None and self.name not in REFERENCES:
+            raise UsageError(f"The row {self.name!r} has no method; only {', '.join(REFERENCES)} have none.")
+
+    def resolved(self) -> dict[str, Any]:
+        """Return all options by name, including defaults, as stored cells contain them."""
+        return {} if self.method is None else make_method(self.method, **self.options).stored_options()
+
+
+@record
+@dataclass(frozen=True, kw_only=True)
+class _OfDataset:
+    """Options of rows that one dataset changes."""
+
+    common_rate: float = _USUAL_RATE
+    common_of: Mapping[str, Options] = field(default_factory=dict)
+    """Changed options of the variant ``common``, by method."""
+    start_rate: float | None = None
+    """Learning rate that tuning starts from, for all iterative methods."""
+    start_all: Options = field(default_factory=dict)
+    """Options that tuning starts from, for all iterative methods."""
+    start: Mapping[str, Options] = field(default_factory=dict)
+    """Options that tuning starts from, by method."""
+    closed_form: Mapping[str, Mapping[str, Options]] = field(default_factory=dict)
+    """Options by method without optimisation and row."""
+
+
+@record
+@dataclass(frozen=True, kw_only=True)
+class _RowData:
+    """Content of ``rows.toml``."""
+
+    groups: Mapping[str, tuple[str, ...]]
+    """Methods by group."""
+    common: Options
+    """Options of the variant ``common``."""
+    common_of: Mapping[str, Options]
+    """Changed options of the variant ``common``, by method."""
+    closed_form: Mapping[str, Mapping[str, Options]]
+    """Options by method without optimisation and row."""
+    default: Mapping[str, Mapping[str, Options]]
+    """Options of the variant ``default``, by method and row."""
+    datasets: Mapping[str, _OfDataset]
+
+    def of(self, dataset: str) -> _OfDataset:
+        return self.datasets.get(dataset, _OfDataset())
+
+
+@cache
+def _data() -> _RowData:
+    return read(_RowData, Path(__file__).with_name("rows.toml"))
+
+
+def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a TOML file; the string "null" stands for None, which TOML does not have."""
+    return {name: None if value == "null" else value for name, value in options.items()}
+
+
+def expand_rows(
+    names: Iterable[str | Row],
+    dataset: str,
+    *,
+    variants: Iterable[Variant] = ("common", "tuned"),
+    tuning: Path | None = None,
+    architecture: str | None = None,
+) -> tuple[Row, ...]:
+    """Return the rows of groups, methods and references.
+
+    Args:
+        names: Names of references, of methods, or of the groups ``references``, ``paper``, ``anchored``, ``controls``,
+            ``relatives`` and ``others``, the methods of other packages. Rows stay as they are.
+        dataset: Dataset that decides the common learning rate and the tuned options.
+        variants: Variants of an iterative method that have a row.
+        tuning: Folder of :func:`pour.bench.tune_experiment`; by default the tuned options that ship with pour.
+        architecture: Network of the experiment. Options that were tuned on another network are ignored.
+
+    Example:
+        >>> [row.name for row in expand_rows(["original", "delete", "controls"], "digits")]
+        ['original', 'delete-common', 'delete-tuned', 'masked-head', 'random-direction']
+    """
+    if tuning is not None:
+        check_tuning(tuning)
+    rows: list[Row] = []
+    for name in names:
+        if isinstance(name, Row):
+            rows.append(name)
+        elif name == "anchored":
+            rows += _anchored_rows(dataset, tuning, architecture)
+        elif name == "references" or name in REFERENCES:
+            models = REFERENCES if name == "references" else (name,)
+            rows += [Row(name=model, setting="reference", family="reference") for model in models]
+        else:
+            for method in methods_of(name):
+                rows += _rows_of(method, dataset, tuple(variants), tuning, architecture)
+    return tuple(rows)
+
+
+def methods_of(name: str) -> tuple[str, ...]:
+    """Return the methods of a group, or the method with that name."""
+    groups = _data().groups
+    if name == OTHERS:
+        # Scenes and texts have methods of their own, which most experiments do not use.
+        known = {*(method for members in groups.values() for method in members), "pour-a", "retrain", "text-direction"}
+        return tuple(info.name for info in list_methods() if info.name not in known)
+    return groups.get(name) or (get_method(name).name,)
+
+
+def _family(method: str) -> Family:
+    groups = (group for group, members in _data().groups.items() if method in members)
+    return _FAMILIES[next(groups, OTHERS)]
+
+
+def _rows_of(
+    method: str, dataset: str, variants: tuple[Variant, ...], tuning: Path | None, architecture: str | None
+) -> list[Row]:
+    """Return the rows of one method: its variants, or its rows in closed form."""
+    kind, family, data = get_method(method), _family(method), _data()
+    if not issubclass(kind, IterativeMethod):
+        rows = data.of(dataset).closed_form.get(method) or data.closed_form.get(method) or {method: {}}
+        return [Row(name=name, method=method, family=family, options=options) for name, options in rows.items()]
+    tuned = tuned_options(method, dataset, tuning, architecture=architecture)
+    found = [
+        Row(
+            name=f"{method}-common",
+            method=method,
+            setting="common",
+            family=family,
+            options=common_options(kind, dataset),
+            note="the rivals' common code base",
+        ),
+        Row(
+            name=f"{method}-tuned",
+            method=method,
+            setting="tuned",
+            family=family,
+            options=tuned.options,
+            note=tuned.note,
+            tuned_on=tuned.classes,
+            tuned_with=tuned.seed,
+        ),
+    ]
+    # A tuned row without tuned options already has the defaults.
+    for name, options in {} if tuned.seed is None else data.default.get(method, {}).items():
+        changed = "".join(f", but {option}={value}" for option, value in options.items())
+        note = f"the method's defaults{changed}"
+        found.append(Row(name=name, method=method, setting="default", family=family, options=options, note=note))
+    return [row for row in found if row.setting in variants]
+
+
+def _anchored_rows(dataset: str, tuning: Path | None, architecture: str | None) -> list[Row]:
+    """Return POUR-A at its defaults and DELETE with its tuned options, both on forget images and copies of them."""
+    tuned = tuned_options("delete", dataset, tuning, architecture=architecture)
+    return [
+        Row(
+            name="pour-a",
+            method="pour-a",
+            setting="default",
+            family="paper",
+            # By default it also reads retained images if the request has them, as a benchmark's request does.
+            options={"anchor": "views"},
+            note="the method's defaults, but anchor=views",
+        ),
+        Row(
+            name="delete-anchored",
+            method="delete",
+            setting="tuned",
+            family="paper",
+            options={**tuned.options, "anchor": "views"},
+            note=f"{tuned.note}; anchor=views",
+            tuned_on=tuned.classes,
+            tuned_with=tuned.seed,
+        ),
+    ]
+
+
+def common_options(method: type[IterativeMethod], dataset: str) -> dict[str, Any]:
+    """Return the options of the rivals' common code base: one learning rate, 20 epochs, batches of 128.
+
+    Example:
+        >>> common_options(get_method("delete"), "cifar100")["lr"]
+        5e-05
+    """
+    data, own = _data(), _data().of(dataset)
+    changes = {**data.common_of.get(method.name, {}), **own.common_of.get(method.name, {})}
+    return {**dict.fromkeys(method.rate_options, own.common_rate), **data.common, **read_options(changes)}
+
+
+@record
+@dataclass(frozen=True, kw_only=True)
+class ShippedOptions:
+    """Options that tuning chose for a method, and the origin of the choice."""
+
+    options: dict[str, Option]
+    rule: Rule
+    seed: int
+    note: str = ""
+    """Reason for the choice."""
+    dataset: str | None = None
+    architecture: str | None = None
+    forgotten: tuple[int, ...] = ()
+    """Classes that the trials forgot."""
+
+
+Shipped = dict[str, dict[str, ShippedOptions]]
+"""Content of ``tuned.json``, by dataset and method."""
+
+
+class Tuned(NamedTuple):
+    """Options of a tuned row and their origin."""
+
+    options: dict[str, Any]
+    note: str
+    classes: tuple[int, ...] = ()
+    """Classes that the trials forgot; empty if nothing was tuned."""
+    seed: int | None = None
+    """Seed of the trials; None if nothing was tuned."""
+
+
+def tuned_options(method: str, dataset: str, folder: Path | None = None, *, architecture: str | None = None) -> Tuned:
+    """Return the options that tuning chose for a method, or its defaults with BatchNorm frozen if it was not tuned.
+
+    Args:
+        method: An iterative method.
+        dataset: Name of the dataset of the tuning.
+        folder: Folder of :func:`pour.bench.tune_experiment`; by default the options that ship with pour.
+        architecture: Network of the experiment. Shipped options for another network are ignored.
+
+    Raises:
+        UsageError: The folder contains a tuning on another network or dataset.
+    """
+    frozen = tuned_row_options(method, dataset, {})
+    found = _shipped().get(dataset, {}).get(method) if folder is None else chosen_options(folder, method)
+    for subject, wanted in ((found and found.dataset, dataset), (found and found.architecture, architecture)):
+        if found is None or None in (wanted, subject) or subject == wanted:
+            continue
+        if folder is not None:
+            raise UsageError(f"{folder} was tuned for {method} on {subject}, not on {wanted}; run pour tune for it.")
+        found = None
+    if found is None:
+        own = make_method(method).options()
+        other = ", ".join(f"{name}={value}" for name, value in frozen.items() if own.get(name) != value)
+        return Tuned(frozen, f"{NOT_TUNED}: the method's defaults" + (f", but {other}" if other else ""))
+    return Tuned(
+        tuned_row_options(method, dataset, found.options),
+        f"tuned by the rule {found.rule!r} with seed {found.seed}",
+        found.forgotten,
+        found.seed,
+    )
+
+
+def check_tuning(folder: Path) -> None:
+    """Raise UsageError if a folder contains no tuning by the rule ``benchmark``."""
+    if any(folder.glob("*-benchmark/result.json")):
+        return
+    others = sorted(path.parent.name for path in folder.glob("*-user/result.json"))
+    hint = f" ({others[0]} was chosen by the rule user)" if others else ""
+    raise UsageError(
+        f"{folder} has no finished tuning by the rule benchmark{hint}; run pour tune --out {folder} first."
+    )
+
+
+def starting_options(method: str, dataset: str) -> dict[str, Any]:
+    """Return the options that tuning starts from instead of a method's own defaults.
+
+    Example:
+        >>> starting_options("delete", "pathmnist"), starting_options("delete", "cifar10")
+        ({'lr': 3e-06, 'optimizer': 'adamw', 'weight_decay': 0.0}, {})
+    """
+    kind, own = get_method(method), _data().of(dataset)
+    found: dict[str, Any] = {}
+    if issubclass(kind, IterativeMethod):
+        rates = {} if own.start_rate is None else dict.fromkeys(kind.rate_options, own.start_rate)
+        found = {**rates, **own.start_all}
+    return {**found, **own.start.get(method, {})}
+
+
+def tuned_row_options(method: str, dataset: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a tuned row: those that tuning starts from, replaced by the chosen ones."""
+    return {"batch_norm": "frozen", **starting_options(method, dataset), **chosen}
+
+
+def _shipped() -> Shipped:
+    return read(Shipped, TUNED) if TUNED.is_file() else {}
+
+
+def chosen_options(folder: Path, method: str) -> ShippedOptions | None:
+    """Return the choice of a finished tuning, or None if the folder has none for this method."""
+    path = folder / f"{method}-benchmark" / "result.json"
+    if not path.is_file():
+        return None
+    result = read(TuningResult, path)
+    if result.best is None:
+        return None
+    return ShippedOptions(
+        options=result.options,
+        rule=result.rule,
+        seed=result.seed,
+        note=result.note,
+        dataset=result.dataset,
+        architecture=result.architecture,
+        forgotten=result.forgotten,
+    )
