@@ -14,11 +14,10 @@ from torch.nn.parameter import UninitializedParameter
 from pour.errors import UsageError
 from pour.models.card import card_of
 from pour.models.clip.zero_shot import ZeroShotClassifier
-from pour.models.networks.libraries import libraries_of
 from pour.models.networks.normalize import NormalizedModel
 from pour.models.networks.resnet import ResNet
 from pour.models.projecting.projected_head import ProjectedHead, is_head_layer
-from pour.models.unwrap import unwrap
+from pour.models.unwrap import libraries_of, unwrap
 from pour.models.verify_head import fits, gives_scores, returned, run_on
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Take a network out of the wrappers of PyTorch."""
+"""Take a network out of the wrappers of PyTorch, and name the libraries that define it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 from pour.errors import UsageError
 
-__all__ = ["unwrap"]
+__all__ = ["libraries_of", "unwrap"]
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -31,3 +31,8 @@ def unwrap(model: nn.Module) -> nn.Module:
         if inner is None:
             return model
         model = inner
+
+
+def libraries_of(model: nn.Module) -> set[str]:
+    """Return the top-level packages that define the class of ``model`` and its base classes."""
+    return {cls.__module__.partition(".")[0] for cls in type(model).__mro__}

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from pour.errors import UsageError
 from pour.models.clip.image_encoder import ImageTextEncoder
 from pour.models.modes import evaluating
-from pour.models.networks.libraries import libraries_of
 from pour.models.projecting.projected_embedding import ProjectedEmbedding
-from pour.models.unwrap import unwrap
+from pour.models.unwrap import libraries_of, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-__all__ = ["LIBRARIES", "LibraryNetwork", "build_from_library", "fit_positions", "installed", "libraries_of"]
+__all__ = ["LIBRARIES", "LibraryNetwork", "build_from_library", "fit_positions", "installed"]
 
 LIBRARIES = {"timm": "vision", "torchvision": "vision", "hf": "hf", "smp": "segmentation"}
 """Prefix of the names of a library's networks, and the extra of pour that installs the library."""
@@ -47,11 +47,6 @@ class LibraryNetwork:
     """For a segmentation network: the sides of its images must be multiples of this number. None for a classifier."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further options, with which it can be built again without a network connection."""
-
-
-def libraries_of(model: nn.Module) -> set[str]:
-    """Return the top-level packages that define the class of ``model`` and its base classes."""
-    return {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
 
 
 def installed(library: str) -> bool:
