@@ -76,7 +76,7 @@ def test_a_class_forgotten_before_is_never_the_answer() -> None:
 
 def test_own_batches_are_relabelled_batch_by_batch_and_said_so() -> None:
     model = tiny_net()
-    with pytest.warns(UserWarning, match="drawn anew in every batch; pass a split"):
+    with pytest.warns(UserWarning, match="draws their random labels again in every batch; pass a split"):
         result = unlearn(model, "random-label", small_request(), lr=NOTHING, epochs=20, different=True)
     by_label = [
         [cross_entropy(model, (image[None], torch.tensor([label]))) for label in (0, 1, 3)] for image in FORGET[0][0]
