@@ -223,7 +223,11 @@ def images_of(*labels: int) -> list[tuple[Tensor, Tensor]]:
     [
         ("delete", {"forget": images_of(2, 3)}, "The images to forget hold class 3, which is not to be forgotten"),
         ("finetune", {"retain": images_of(0, 2)}, "The images to retain hold class 2, which is to be forgotten"),
-        ("delete", {"forget": [(torch.rand(2, 1, 6, 6), torch.zeros(2, 6, 6, dtype=torch.long))]}, "one to an image"),
+        (
+            "delete",
+            {"forget": [(torch.rand(2, 1, 6, 6), torch.zeros(2, 6, 6, dtype=torch.long))]},
+            "one label per image",
+        ),
         ("delete", {"forget": [(torch.rand(0, 1, 6, 6), torch.zeros(0, dtype=torch.long))]}, "A batch holds no image"),
     ],
 )

@@ -24,7 +24,7 @@ from pour.models import build_model, digest, find_head, set_class_names
 from pour.models.history import HistoryEntry
 from pour.training import Recipe
 from pour.unlearning import ForgetRequest, make_method, register, request_of
-from pour.unlearning.access import first_images
+from pour.unlearning.access import Images
 from pour.unlearning.toolkit.teachers import without_dropout
 
 if TYPE_CHECKING:
@@ -160,13 +160,13 @@ def test_reading_the_first_images_draws_nothing_random(own: bool) -> None:
     generator = torch.Generator().manual_seed(1) if own else None
     batches = loader(generator=generator)
     before = torch.get_rng_state(), random.getstate(), generator and generator.get_state()
-    assert first_images(batches, 3).shape == (3, 1, 6, 6)
+    assert Images(batches).few(3).shape == (3, 1, 6, 6)
     after = torch.get_rng_state(), random.getstate(), generator and generator.get_state()
     assert torch.equal(before[0], after[0])
     assert before[1] == after[1]
     assert generator is None or torch.equal(before[2], after[2])  # type: ignore[arg-type]
     epochs = DeviceLoader(np.zeros((9, 6, 6, 1), np.uint8), np.arange(9), batch_size=3, device="cpu", shuffle=True)
-    first_images(epochs, 3)
+    Images(epochs).few(3)
     assert epochs._next_epoch == 0
 
 

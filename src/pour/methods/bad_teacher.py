@@ -80,5 +80,5 @@ class BadTeacher(IterativeMethod):
             forget_size = min(max(1, round(self.batch_size * share)), self.batch_size - 1)
             retain_size = self.batch_size - forget_size
         retain, forget = self.loaders(run, part, request.forget, sizes=(retain_size, forget_size))
-        read = self.retain_share if part.own else 1.0
+        read = self.retain_share if part.from_user else 1.0
         return side_by_side(forget, retain, length=max(len(forget), round(read * len(retain))))

@@ -49,7 +49,7 @@ class BoundaryShrink(ForgetOnlyMethod):
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Attack, relabel, train."""
-        request.forget.check_unit(self.name, run)
+        request.forget.check_unit(self.name)
         original = frozen_copy(model, run)
         forgotten = forgotten_classes(model, request)
         # The counts stay on the device, because reading a number in a step would stop a captured graph.

@@ -14,12 +14,13 @@ from pour.models.projecting.project import check_logit, earlier_logit, project
 from pour.models.projecting.projected_head import ForgottenLogit
 from pour.training.loop import fit
 from pour.training.schedule import Schedule
+from pour.unlearning.access import first_batches
 from pour.unlearning.contract import option
 from pour.unlearning.forget_only import forget_accuracy, requested_classes
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
-from pour.unlearning.toolkit.anchors import Anchor, AnchorKind, anchor_kind, anchored_steps, first_batches
+from pour.unlearning.toolkit.anchors import Anchor, AnchorKind, anchor_kind, anchored_steps
 from pour.unlearning.toolkit.distillation import MOST_LEFT
 from pour.unlearning.toolkit.feature_matching import MOST_ANCHOR_ERROR, Matching, copy_state, move_back
 from pour.unlearning.toolkit.find_rate import find_rate
@@ -109,7 +110,7 @@ class PourA(IterativeMethod):
         head = find_head(model)
         logit = self.forgotten_logit or earlier_logit(head.module) or "keep"
         check_logit(head.module, logit)
-        kind = anchor_kind(self.anchor, request, run)
+        kind = anchor_kind(self.anchor, request)
         model.to(run.torch_device).eval()
         anchors_per_step = self.batch_size * self.anchors_per_image
         steps = functools.partial(

@@ -109,11 +109,12 @@ class PourD(ForgetOnlyMethod):
                 loss = loss + row_mean(row_distances(after, before, labels), 1 - rows)
             return loss, rows
 
-        total = count = shown = 0.0
+        total = count = class_rows_count = 0.0
         for before, labels in all_features_of(teacher, head, request.forget.once(run), run):
             loss, rows = loss_of(before, before, labels)
-            total, count, shown = total + loss.item() * len(labels), count + len(labels), shown + rows.sum().item()
-        if not shown:
+            total, count = total + loss.item() * len(labels), count + len(labels)
+            class_rows_count += rows.sum().item()
+        if not class_rows_count:
             raise UsageError("The forget images show no pixel of the forgotten classes; check the masks.")
         initial = total / count
         lr = self.lr if self.lr is not None else _RATE_TIMES_LOSS / max(initial, _RATE_TIMES_LOSS / _HIGHEST_RATE)

@@ -97,7 +97,7 @@ class Unsir(IterativeMethod):
         """Return noise images in units of the pixel range and their labels, the classes in equal parts."""
         frozen = frozen_copy(model, run)
         retained = request.retain
-        retained.check_unit(self.name, run)
+        retained.check_unit(self.name)
         shape = next(iter(retained.sample(1, run)))[0].shape[1:]
         noise = _Noise(self.batch_size, shape)
         labels = torch.tensor(classes, device=run.torch_device).repeat(self.batch_size)[: self.batch_size]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 
 from pour.data.dataset import ImageSplit
 from pour.data.draws import rows_per_class
-from pour.data.samples import DatasetSamples, as_samples, first_batch, is_indexed
+from pour.data.samples import as_samples, checked_batch, first_batch, is_indexed
 from pour.data.scenes import Scenes
 from pour.errors import UsageError
+from pour.models.tap import to_unit
 from pour.training.loop import Epochs, is_epochs
-from pour.unlearning.user_batches import LabelRule, MixedBatches, OwnBatches, own_batches
+from pour.unlearning.user_batches import LabelRule, MixedBatches, UserBatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from pour.data.samples import Batches, IndexedSamples
     from pour.training.run import Run
 
-__all__ = ["Images", "first_images"]
+__all__ = ["Images", "first_batches"]
 
 _EVALUATION_BATCH = 1000
 _FEW = 100
 # Scenes are large, and two are enough to verify a head on.
 _FEW_SCENES = 2
-# An image with a label per pixel fills memory as a thousand small images do.
+# A scene fills memory like many small images.
 _SCENES_AT_ONCE = 16
 
 
@@ -39,7 +40,7 @@ class Images:
     """Images of a request: indexed samples, or the user's own batches.
 
     Indexed samples are shuffled, and splits and scenes of pour are also cropped and mirrored. The user's batches are
-    used as they come, once their labels are checked.
+    checked and otherwise used as they come.
 
     Args:
         source: Samples with an index, such as a split or a torch dataset, or batches, such as a DataLoader.
@@ -50,22 +51,26 @@ class Images:
     def __init__(
         self, source: IndexedSamples | Batches, *, mirrors: bool = True, rule: LabelRule | None = None
     ) -> None:
-        trusted = is_epochs(source) or isinstance(source, MixedBatches)
-        self._source: Any = source if trusted else as_samples(source)
+        self._source = cast("Any", source if is_epochs(source) else as_samples(source))
         self._mirrors = mirrors
         rule = rule or LabelRule()
-        if isinstance(self._source, ImageSplit | DatasetSamples):
+        if self._has_labels:
             if not len(self._source):
                 raise UsageError("The request holds a split without images; check the classes to forget.")
             rule.check(self._source.labels)
-        # Loaders of pour give pairs with int64 labels. Looking at them would make the host wait for the GPU.
-        elif not trusted and not is_indexed(self._source):
-            self._source = own_batches(self._source, rule)
+        # Loaders of pour return int64 labels. A check of them would make the host wait for the GPU.
+        elif not is_indexed(self._source) and not is_epochs(source):
+            self._source = UserBatches(self._source, rule)
 
     @property
-    def own(self) -> bool:
-        """Whether they come as they are, in the user's own batches."""
+    def from_user(self) -> bool:
+        """Whether the images come in the user's own batches."""
         return not is_indexed(self._source)
+
+    @property
+    def _has_labels(self) -> bool:
+        """Whether each sample has one label that can be read without the image."""
+        return is_indexed(self._source) and not isinstance(self._source, Scenes)
 
     def training(
         self, run: Run, *, batch_size: int, augment: bool = True, salt: int = 0, full: bool = False
@@ -81,7 +86,7 @@ class Images:
             salt: Distinguishes two loaders of the same run.
             full: Leave out every last batch that is not full, as training from scratch does.
         """
-        if not is_indexed(self._source):
+        if self.from_user:
             return self._source
         seed = int(np.random.SeedSequence([run.seed, salt]).generate_state(1)[0]) if salt else run.seed
         return self._source.batches(
@@ -91,24 +96,22 @@ class Images:
             shuffle=True,
             augment=augment,
             mirrors=self._mirrors,
-            drop_last=full or len(self._source) % batch_size == 1 or isinstance(self._source, Scenes),
+            drop_last=full or len(self._source) % batch_size == 1 or not self._has_labels,
         )
 
     def once(self, run: Run, *, batch_size: int = _EVALUATION_BATCH) -> Batches:
-        """Return every image once, as it is, in order."""
-        if not is_indexed(self._source):
-            batches: Batches = self._source
-            return batches
-        most = _SCENES_AT_ONCE if isinstance(self._source, Scenes) else batch_size
-        return self._source.batches(min(batch_size, most), run.torch_device)
+        """Return every image once, without augmentation, in order."""
+        size = batch_size if self._has_labels else min(batch_size, _SCENES_AT_ONCE)
+        batches: Batches = self._source if self.from_user else self._source.batches(size, run.torch_device)
+        return batches
 
     def sample(
         self, count: int, run: Run, *, batch_size: int = _EVALUATION_BATCH, alone: bool = True
     ) -> Iterable[tuple[Tensor, Tensor]]:
         """Return about ``count`` images, evenly over the classes and mixed with the run's seed, or all if fewer.
 
-        Images of a split are drawn. The user's own batches give the first images of each class. Scenes, which show
-        many classes each, come in order.
+        Images of a split are drawn at random. The user's batches give the first images of each class. Scenes, which
+        show many classes each, come in order.
 
         Args:
             count: Number of images.
@@ -116,36 +119,31 @@ class Images:
             batch_size: Number of images per batch.
             alone: Keep a last batch of a single image, which BatchNorm cannot train on.
         """
-        if isinstance(self._source, Scenes):
-            return _first(self.once(run), count)
-        if not is_indexed(self._source):
+        if self.from_user:
             batches = _even(self._source, count, run.seed, batch_size)
             return batches if alone or len(batches) < 2 or len(batches[-1][1]) > 1 else batches[:-1]
+        if not self._has_labels:
+            return first_batches(self.once(run), count, run)
         labels = self._source.labels
         rng = np.random.default_rng(run.seed)
         classes = np.unique(labels).tolist()
         rows = rows_per_class(labels, dict.fromkeys(classes, -(-count // len(classes))), rng)
-        chosen = self._source.take(rng.permutation(rows))
-        drop_last = not alone and len(chosen) % batch_size == 1
-        return chosen.batches(batch_size, run.torch_device, drop_last=drop_last)
+        drawn: IndexedSamples = self._source.take(rng.permutation(rows))
+        drop_last = not alone and len(drawn) % batch_size == 1
+        return drawn.batches(batch_size, run.torch_device, drop_last=drop_last)
 
-    def few(self, run: Run) -> Tensor:
-        """The first images, as they are, to see what a model makes of them; of the user's own the first batch."""
-        some = self
-        if isinstance(self._source, ImageSplit | DatasetSamples):
-            some = Images(self._source.take(np.arange(min(_FEW, len(self._source)))), mirrors=self._mirrors)
-        # A look at a DataLoader draws from the generator that training goes on with.
-        with torch.random.fork_rng(devices=()):
-            first = next(iter(some.once(run)), None)
-        if first is None:
-            raise UsageError("The request holds no batches; give some images.")
-        return first[0]
+    def few(self, count: int = _FEW) -> Tensor:
+        """Return at most ``count`` images without augmentation. Raise UsageError for a source without images.
 
-    def check_unit(self, method: str, run: Run) -> None:
-        """Warn where the user's images are not in [0, 1], as ``method`` takes them to be; the first batch tells."""
-        if not isinstance(self._source, OwnBatches | DatasetSamples):
-            return
-        images = self.few(run)
+        Later readings return the same batches as without this call.
+        """
+        loader = self._source.batches if isinstance(self._source, UserBatches) else self._source
+        limit = min(count, _FEW_SCENES) if isinstance(self._source, Scenes) else count
+        return first_batch(self._source, limit, loader=loader)[0]
+
+    def check_unit(self, method: str) -> None:
+        """Warn if the first images are floats outside of [0, 1], which is the range that ``method`` needs."""
+        images = self.few()
         if not images.is_floating_point():
             return
         low, high = images.min().item(), images.max().item()
@@ -158,84 +156,74 @@ class Images:
 
     @property
     def count(self) -> int | None:
-        """How many images, where that is known beforehand."""
-        return len(self._source) if is_indexed(self._source) else None
+        """Number of images, or None for the user's batches."""
+        return None if self.from_user else len(self._source)
 
     @property
     def labels(self) -> LabelArray | None:
-        """The label of every image, where they are known beforehand."""
+        """Label of every image of a split; None for other sources."""
         return self._source.labels if isinstance(self._source, ImageSplit) else None
 
     def relabelled(self, labels: LabelArray) -> Images:
-        """The same images, in the same order, with other labels; only where :attr:`labels` are known."""
-        if not isinstance(self._source, ImageSplit):
+        """Return the images of a split with other labels. Raise UsageError for other sources."""
+        if self.labels is None:
             raise UsageError("Only the labels of a split can be replaced; the user's own batches come with theirs.")
-        if labels.shape != self._source.labels.shape:
+        if labels.shape != self.labels.shape:
             raise UsageError(f"There are {len(labels)} labels for {len(self._source)} images; each image needs one.")
-        changed = self._source.take(np.arange(len(self._source)))
-        changed.labels = labels.astype(np.int64, copy=False)
-        return Images(changed, mirrors=self._mirrors)
+        images = self._take(np.arange(len(self._source)))
+        images._source.labels = labels.astype(np.int64, copy=False)
+        return images
 
     def part(self, share: float, run: Run) -> Images:
-        """A random share of the images, drawn once with the run's seed; of the user's own batches all."""
-        if not isinstance(self._source, ImageSplit | DatasetSamples) or share >= 1:
+        """Return a random share of the images, drawn with the run's seed; all images of the user's batches."""
+        if not self._has_labels or share >= 1:
             return self
         count = max(1, round(share * len(self._source)))
         rows = np.random.default_rng(run.seed).permutation(len(self._source))[:count]
-        return Images(self._source.take(np.sort(rows)), mirrors=self._mirrors)
+        return self._take(np.sort(rows))
 
     def joined(self, other: Images, run: Run) -> Images:
-        """These images and the other ones, mixed with the run's seed; the user's own batches are mixed in order."""
+        """Return the images of both, splits mixed with the run's seed, other sources in order."""
         first, second = self._source, other._source
-        if not isinstance(first, ImageSplit) or not isinstance(second, ImageSplit):
+        if self.labels is None or other.labels is None:
             return Images(MixedBatches(self.once(run), other.once(run)), mirrors=self._mirrors)
         order = np.random.default_rng(run.seed).permutation(len(first) + len(second))
         images = np.concatenate([first.images, second.images])[order]
-        labels = np.concatenate([first.labels, second.labels])[order]
-        return Images(ImageSplit(images, labels), mirrors=self._mirrors)
+        return Images(ImageSplit(images, np.concatenate([first.labels, second.labels])[order]), mirrors=self._mirrors)
+
+    def _take(self, rows: LabelArray) -> Images:
+        return Images(self._source.take(rows), mirrors=self._mirrors)
 
 
-def first_images(source: IndexedSamples | Batches, count: int) -> Tensor:
-    """Return at most ``count`` images, as they are. Raise UsageError if ``source`` contains no images.
-
-    Later readings give the same batches as without this call.
-    """
-    if is_indexed(source):
-        if not len(source):
-            raise UsageError("The request holds a split without images; check the classes to forget.")
-        return first_batch(source, min(count, _FEW_SCENES) if isinstance(source, Scenes) else count)[0]
-    checked: Any = source if is_epochs(source) else Images(source)._source
-    return first_batch(checked, count, loader=source)[0]
-
-
-def _first(batches: Iterable[tuple[Tensor, Tensor]], count: int) -> Iterable[tuple[Tensor, Tensor]]:
+def first_batches(batches: Iterable[tuple[Tensor, Tensor]], limit: int, run: Run) -> list[tuple[Tensor, Tensor]]:
+    """Return the first batches of images in [0, 1] and labels, at most ``limit`` images, on the run's device."""
     taken: list[tuple[Tensor, Tensor]] = []
-    for images, labels in batches:
-        if count <= 0:
+    for images, labels in map(checked_batch, batches):
+        taken.append((to_unit(images[:limit].to(run.torch_device)), labels[:limit].to(run.torch_device)))
+        limit -= len(labels)
+        if limit <= 0:
             break
-        taken.append((images[:count], torch.as_tensor(labels)[:count]))
-        count -= len(images)
     return taken
 
 
 def _even(
     batches: Iterable[tuple[Tensor, Tensor]], count: int, seed: int, batch_size: int
 ) -> list[tuple[Tensor, Tensor]]:
-    """The first images of each class, as many of each, mixed; a pass over all batches tells the classes."""
-    kept: dict[int, list[Tensor]] = {}
+    """Return the first images of each class, the same number of each, mixed; read all batches once."""
+    by_class: dict[int, list[Tensor]] = {}
     for images, labels in batches:
         for image, label in zip(images, torch.as_tensor(labels).tolist(), strict=True):
-            if label not in kept:
-                kept[label] = []
-                each = -(-count // len(kept))
-                for others in kept.values():
+            if label not in by_class:
+                by_class[label] = []
+                each = -(-count // len(by_class))
+                for others in by_class.values():
                     del others[each:]
-            if len(kept[label]) < each:
-                kept[label].append(image)
-    if not kept:
+            if len(by_class[label]) < each:
+                by_class[label].append(image)
+    if not by_class:
         return []
-    chosen = torch.stack([image for images in kept.values() for image in images])
-    named = torch.tensor([label for label, images in kept.items() for _ in images])
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(named)))
-    parts = (torch.split(tensor[order], batch_size) for tensor in (chosen, named))
+    stacked = torch.stack([image for images in by_class.values() for image in images])
+    labels = torch.tensor([label for label, images in by_class.items() for _ in images])
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(labels)))
+    parts = (torch.split(tensor[order], batch_size) for tensor in (stacked, labels))
     return list(zip(*parts, strict=True))

@@ -48,7 +48,7 @@ class FirstCall:
 
 
 def first_call(method: str) -> FirstCall | None:
-    """Return the stored result of the method with that name, or None if there is none.
+    """Return the stored result of the method with that name, or None if no result is stored.
 
     Example:
         >>> first_call("somebody's") is None
@@ -62,9 +62,9 @@ def _stored() -> dict[str, FirstCall]:
     file = Path(__file__).with_name("first_call.json")
     if not file.is_file():
         return {}
-    found = json.loads(file.read_text(encoding="utf-8"))["methods"]
+    stored = json.loads(file.read_text(encoding="utf-8"))["methods"]
     names = FirstCall.__dataclass_fields__
     return {
         method: FirstCall(**{name: value for name, value in summary.items() if name in names})
-        for method, summary in found.items()
+        for method, summary in stored.items()
     }

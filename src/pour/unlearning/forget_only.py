@@ -89,7 +89,7 @@ class ForgetOnlyMethod(IterativeMethod):
             (batches,) = self.loaders(run, request.forget)
         if self.anchor == "none":
             return self.train(model, batches, objective, run, **changes)
-        inputs = request.forget.few(run)
+        inputs = request.forget.few()
         if not has_copies(inputs):
             raise UsageError(
                 f'anchor="views" transforms images, but {self.name} got inputs of shape {tuple(inputs.shape[1:])} and '

@@ -24,13 +24,18 @@ MethodT = TypeVar("MethodT", bound=type[Method])
 
 @dataclass(frozen=True, kw_only=True)
 class MethodInfo:
-    """A line of :func:`list_methods`."""
+    """Description of a method in :func:`list_methods`."""
 
     name: str
+    """Name in the registry and on the command line."""
     summary: str
+    """First line of the docstring."""
     needs: tuple[Need, ...]
+    """Data that the method reads."""
     cost: str
+    """Cost in words."""
     paper: str
+    """Publication that introduced the method."""
     first_call: FirstCall | None = None
     """Result at the method's defaults on six ordinary networks; None for methods of other packages."""
 
@@ -45,10 +50,10 @@ def register(method: MethodT) -> MethodT:
     if unknown := [need for need in method.needs if need not in get_args(Need)]:
         needs = ", ".join(get_args(Need))
         raise UsageError(f"The method {method.name} needs {unknown[0]!r}, which no request has; it may need {needs}.")
-    known = _METHODS.get(method.name)
-    # Defining the same class again, as in a notebook, replaces it.
-    if known is not None and (known.__module__, known.__qualname__) != (method.__module__, method.__qualname__):
-        raise UsageError(f"There is already a method {method.name!r}, in {known.__module__}; choose another name.")
+    other = _METHODS.get(method.name, method)
+    # A second definition of the same class, as in a notebook, replaces the first.
+    if (other.__module__, other.__qualname__) != (method.__module__, method.__qualname__):
+        raise UsageError(f"There is already a method {method.name!r}, in {other.__module__}; choose another name.")
     _METHODS[method.name] = method
     return method
 

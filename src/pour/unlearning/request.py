@@ -1,4 +1,4 @@
-"""A request to forget, and what a method may see of it."""
+"""A request to forget, and the part of it that a method may read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pour.data.dataset import ImageSplit
-from pour.data.samples import DatasetSamples
+from pour.data.samples import as_samples, is_indexed
 from pour.data.scenes import Scenes
 from pour.errors import PourError, UsageError
 from pour.training.recipes import Recipe, get_recipe
-from pour.unlearning.access import Images, first_images
+from pour.unlearning.access import Images
 from pour.unlearning.user_batches import LabelRule
 
 if TYPE_CHECKING:
@@ -26,8 +26,15 @@ if TYPE_CHECKING:
 __all__ = ["AccessError", "ForgetRequest", "Granted", "Need"]
 
 Need = Literal["forget", "retain", "validation", "build", "encode"]
-"""What a method may ask for: images of forgotten, of retained or of held-out samples, a fresh model, a text encoder."""
+"""Data that a method can need: images of forgotten, retained or held-out samples, a fresh model, a text encoder."""
 _IMAGES: tuple[Need, ...] = ("forget", "retain", "validation")
+_MEANING: dict[str, str] = {
+    "forget": "images of the forgotten classes",
+    "retain": "images of the retained classes",
+    "validation": "images that were not trained on",
+    "build": "a function that builds a fresh model",
+    "encode": "a text encoder",
+}
 
 
 class AccessError(PourError):
@@ -36,7 +43,7 @@ class AccessError(PourError):
 
 @dataclass(kw_only=True)
 class ForgetRequest:
-    """What to forget, and the data that may be used for it.
+    """Classes to forget, and the data that may be used for it.
 
     ``forget``, ``retain`` and ``validation`` are samples with an index, such as a split, scenes or a torch dataset, or
     batches of (images, labels), such as a DataLoader.
@@ -49,7 +56,7 @@ class ForgetRequest:
     """
 
     classes: ClassRequest
-    """The classes to forget, by index or name."""
+    """Classes to forget, by index or name."""
     forget: IndexedSamples | Batches | None = None
     """Training images of those classes."""
     retain: IndexedSamples | Batches | None = None
@@ -57,7 +64,7 @@ class ForgetRequest:
     validation: IndexedSamples | Batches | None = None
     """Images that were not trained on."""
     build: Callable[[], nn.Module] | None = None
-    """Makes a freshly initialised model of the same architecture."""
+    """Function that returns a freshly initialised model of the same architecture."""
     encode: TextEncoder | None = None
     """Text encoder of the model's embedding space, for dual encoders."""
     recipe: Recipe | str | None = None
@@ -65,7 +72,7 @@ class ForgetRequest:
     mirrors: bool = True
     """Whether a mirrored image still shows its class (not so for digits)."""
     class_names: Sequence[str] | None = None
-    """What the labels of the images stand for, where that is known; a model that says otherwise is refused."""
+    """Names of the classes of the labels, or None. A model with other names is refused."""
 
     def __post_init__(self) -> None:
         if isinstance(self.recipe, str):
@@ -75,7 +82,7 @@ class ForgetRequest:
     def of(
         cls, splits: Splits, *, build: Callable[[], nn.Module] | None = None, recipe: Recipe | str | None = None
     ) -> ForgetRequest:
-        """The request to forget what ``splits`` divides off, with all its training data on offer."""
+        """Return the request to forget the classes of ``splits``, with all its training data."""
         return cls(
             classes=list(splits.forgotten),
             forget=splits.forget_train,
@@ -89,10 +96,10 @@ class ForgetRequest:
 
     @classmethod
     def of_scenes(cls, scenes: Scenes, classes: Sequence[int]) -> ForgetRequest:
-        """The request to forget classes of a segmentation network, from training scenes that may show them.
+        """Return the request to forget classes of a segmentation network, from training scenes that may show them.
 
-        Only images that show one of ``classes`` are on offer, and in them only the labels of those pixels: nothing says
-        what the other pixels are.
+        The request contains only images that show one of ``classes``, and only the labels of their pixels. The labels
+        of the other pixels are hidden.
         """
         return cls(classes=list(classes), forget=scenes.containing(classes).only(classes))
 
@@ -103,7 +110,7 @@ class ForgetRequest:
 
     @property
     def channels(self) -> int | None:
-        """Channels of the images, where they are splits of ours."""
+        """Number of channels of the images of a split; None for other sources."""
         splits = (images for images in (self.forget, self.retain) if isinstance(images, ImageSplit))
         return next((images.image_shape[2] for images in splits), None)
 
@@ -111,37 +118,37 @@ class ForgetRequest:
         """Return at most ``count`` images of the request, or None if it has none.
 
         Args:
-            count: most images.
-            needs: what the method reads anyway; other images serve only if there are none of these.
+            count: Largest number of images.
+            needs: Data that the method reads. Other images are used only if there are none of these.
 
         Raises:
             UsageError: The images are not batches of images and labels.
         """
-        offered = {"forget": self.forget, "retain": self.retain, "validation": self.validation}
-        sources = {need: source for need, source in offered.items() if source is not None}
-        declared = next((source for need, source in sources.items() if need in needs), None)
-        if declared is not None:
-            return first_images(declared, count)
-        problems: list[UsageError] = []
-        for source in sources.values():
+        problem: UsageError | None = None
+        offered = [need for need in _IMAGES if getattr(self, need) is not None]
+        for need in sorted(offered, key=lambda need: need not in needs):
             try:
-                return first_images(source, count)
+                return Images(getattr(self, need)).few(count)
+            # An error in data that the method does not need must not stop it.
             except UsageError as error:
-                problems.append(error)
-            except Exception:  # noqa: S112
-                # What goes wrong in data that the method does not need must not stop it.
-                continue
-        if problems:
-            raise problems[0]
+                if need in needs:
+                    raise
+                problem = problem or error
+            except Exception:
+                if need in needs:
+                    raise
+        if problem:
+            raise problem
         return None
 
     def without(self, classes: Collection[int]) -> ForgetRequest:
-        """The same request with no image of ``classes`` to retain or to validate on, where those are splits."""
+        """Return the request without images of ``classes`` to retain or to validate on; loaders stay as they are."""
 
-        def rest(images: Any) -> Any:
-            return images.without(classes) if classes and isinstance(images, ImageSplit | DatasetSamples) else images
+        def others(images: Any) -> Any:
+            samples = None if images is None else as_samples(images)
+            return samples.without(classes) if is_indexed(samples) else images
 
-        return replace(self, retain=rest(self.retain), validation=rest(self.validation))
+        return replace(self, retain=others(self.retain), validation=others(self.validation)) if classes else self
 
     def grant(
         self,
@@ -152,37 +159,28 @@ class ForgetRequest:
         classes: Collection[int] | None = None,
         forgotten_before: Collection[int] = (),
     ) -> Granted:
-        """What a method may see.
+        """Return the part of the request that a method may read.
 
         Args:
-            needs: what it has declared.
-            name: what it is called.
-            num_classes: how many scores the model has, where that is known.
-            classes: the indices of the classes to forget, where they are known; images to forget must be of these, and
-                images to retain of others.
-            forgotten_before: the classes that earlier requests took from the model.
+            needs: Data that the method has declared.
+            name: Name of the method.
+            num_classes: Number of scores of the model, or None if it is unknown.
+            classes: Indices of the classes to forget, or None if they are unknown. Images to forget must show these
+                classes, and images to retain must show others.
+            forgotten_before: Classes forgotten by earlier requests.
         """
-        before = frozenset(forgotten_before)
-        wanted = None if classes is None else frozenset(classes)
+        earlier = frozenset(forgotten_before)
+        only = None if classes is None else frozenset(classes)
         rules = {
-            "forget": LabelRule("The images to forget", num_classes, only=wanted),
-            "retain": LabelRule("The images to retain", num_classes, never=wanted or frozenset(), unwanted=before),
-            "validation": LabelRule("The validation images", num_classes, unwanted=before),
+            "forget": LabelRule("The images to forget", num_classes, only=only),
+            "retain": LabelRule("The images to retain", num_classes, never=only or frozenset(), unwanted=earlier),
+            "validation": LabelRule("The validation images", num_classes, unwanted=earlier),
         }
         return Granted(self if classes is None else replace(self, classes=tuple(classes)), needs, name, rules)
 
 
-_MEANING: dict[str, str] = {
-    "forget": "images of the forgotten classes",
-    "retain": "images of the retained classes",
-    "validation": "images that were not trained on",
-    "build": "a function that builds a fresh model",
-    "encode": "a text encoder",
-}
-
-
 class Granted:
-    """A request as a method sees it: reading what it did not declare raises, and so does what is missing."""
+    """A request as a method reads it. Undeclared data raise AccessError, and missing data raise UsageError."""
 
     def __init__(
         self, request: ForgetRequest, needs: tuple[Need, ...], name: str, rules: Mapping[str, LabelRule]
@@ -194,7 +192,7 @@ class Granted:
 
     @property
     def classes(self) -> ClassRequest:
-        """The classes to forget; a method that :func:`pour.unlearn` calls gets their indices."""
+        """Classes to forget; a method that :func:`pour.unlearn` calls gets their indices."""
         return self._request.classes
 
     @property
@@ -214,7 +212,7 @@ class Granted:
 
     @property
     def build(self) -> Callable[[], nn.Module]:
-        """Makes a freshly initialised model."""
+        """Function that returns a freshly initialised model."""
         build: Callable[[], nn.Module] = self._read("build")
         return build
 
@@ -237,7 +235,7 @@ class Granted:
 
     @property
     def images(self) -> list[Images]:
-        """All images that may be seen."""
+        """All images that the method may read."""
         return [self._images_of(need) for need in self._needs if need in _IMAGES]
 
     def has(self, need: Need) -> bool:
@@ -245,7 +243,7 @@ class Granted:
         return need in self._needs and getattr(self._request, need) is not None
 
     def check(self) -> None:
-        """Raise for the first thing that is needed and missing, or of classes that it may not be of."""
+        """Raise UsageError if needed data are missing, or if images show classes that they must not show."""
         for need in self._needs:
             self._read(need)
         _ = self.images

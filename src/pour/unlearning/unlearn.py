@@ -225,7 +225,7 @@ def carry_out(
         if not isinstance(result, torch.nn.Module):
             raise UsageError(f"{method.name} returned a {type(result).__name__}; its __call__ must return the model.")
         if run.steps:
-            check_sound(result.to(run.torch_device), granted.images[0].few(run).to(run.torch_device))
+            check_sound(result.to(run.torch_device), granted.images[0].few().to(run.torch_device))
         result.to(device=device_of(original), dtype=dtype).eval()
         if all(parameter.is_contiguous() for parameter in original.parameters()):
             # Training moves convolutions to another memory layout, which other code may not support.
@@ -239,13 +239,10 @@ def carry_out(
                 method=method.name,
                 classes=classes,
                 class_names=tuple(names[index] for index in classes) if names else (),
-                options={
-                    **method.options(),
-                    **without_effect,
-                    **run.choices,
-                    "seed": run.seed,
-                    "precision": run.precision,
-                },
+                options=method.options()
+                | without_effect
+                | run.choices
+                | {"seed": run.seed, "precision": run.precision},
                 digest_before=digest(original.state_dict()),
                 digest_after=digest(result.state_dict()),
                 steps=run.steps,
@@ -282,7 +279,7 @@ def _is_found(model: nn.Module, head: Head) -> bool:
 
 def _without_effect(method: Method, granted: Granted) -> dict[str, None]:
     """Return the options without effect on the user's own batches, which are used as they come. Warn if one is set."""
-    if not granted.images or not all(images.own for images in granted.images):
+    if not granted.images or not all(images.from_user for images in granted.images):
         return {}
     default = {field.name: field.default for field in dataclasses.fields(method)}
     regroups = isinstance(method, IterativeMethod) and method.regroups

@@ -1,4 +1,4 @@
-"""The user's own batches: checked as they are read, with a length where they have one, and two sources mixed."""
+"""Batches of a user's loader, checked as they are read, and two sources of batches mixed."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
 
     from pour.data.dataset import LabelArray
 
-__all__ = ["LabelRule", "MixedBatches", "OwnBatches", "own_batches"]
+__all__ = ["LabelRule", "MixedBatches", "UserBatches"]
 
 
 @dataclass
 class LabelRule:
-    """Which labels images may have, by what they are there for."""
+    """Labels that the images of one purpose may have."""
 
     what: str = "the images"
-    """What they are called in a sentence."""
+    """Subject of the messages."""
     num_classes: int | None = None
-    """How many scores the model has, where that is known; labels must be below."""
+    """Number of scores of the model, or None if it is unknown. Labels must be smaller."""
     only: frozenset[int] | None = None
-    """The classes that they must be of."""
+    """Classes that the images must show; None for all classes."""
     never: frozenset[int] = frozenset()
-    """Classes that they must not be of: those that are to be forgotten."""
+    """Classes that the images must not show, because they are to be forgotten."""
     unwanted: frozenset[int] = frozenset()
-    """Classes that they should not be of: those that the model was made to forget before. Told once."""
+    """Classes forgotten by earlier requests. The first label of such a class causes one warning."""
 
     def check(self, labels: Tensor | LabelArray) -> None:
-        """Raise for the first label that may not be, and warn of one that should not."""
+        """Raise UsageError for the first forbidden label. Warn about a label of a class forgotten earlier."""
         for label in np.unique(np.asarray(torch.as_tensor(labels).cpu())).tolist():
             if self.num_classes is not None and not 0 <= label < self.num_classes:
                 raise UsageError(
                     f"A batch has the label {label}, but the model has classes 0 to {self.num_classes - 1}."
                 )
             if self.only is not None and label not in self.only:
-                named = ", ".join(map(str, sorted(self.only)))
+                requested = ", ".join(map(str, sorted(self.only)))
                 raise UsageError(
-                    f"{self.what} hold class {label}, which is not to be forgotten ({named} is); give images of the "
-                    "classes to forget alone."
+                    f"{self.what} hold class {label}, which is not to be forgotten ({requested} is); give images of "
+                    "the classes to forget alone."
                 )
             if label in self.never:
                 raise UsageError(
@@ -64,15 +64,23 @@ class LabelRule:
                 )
 
 
-class OwnBatches:
-    """The user's own batches, as often as they are read: pairs with int64 labels that the model has scores for."""
+class UserBatches:
+    """Batches of a user's loader, in every reading checked and with int64 labels.
+
+    Args:
+        batches: Loader; its length is needed for training alone.
+        rule: Labels that the images may have.
+    """
 
     def __init__(self, batches: Iterable[Any], rule: LabelRule) -> None:
-        self._batches = batches
+        self.batches: Any = batches
         self._rule = rule
 
+    def __len__(self) -> int:
+        return len(self.batches)
+
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return map(self._checked, self._batches)
+        return map(self._checked, self.batches)
 
     def _checked(self, batch: Any) -> tuple[Tensor, Tensor]:
         images, labels = checked_batch(batch)
@@ -85,60 +93,43 @@ class OwnBatches:
             labels = labels.squeeze(1)
         if labels.ndim != 1:
             raise UsageError(
-                f"The labels of a batch have the shape {tuple(labels.shape)}; give one to an image, or scenes with one "
-                "to a pixel by pour.ForgetRequest.of_scenes."
+                f"The labels of a batch have the shape {tuple(labels.shape)}; give one label per image, or pass scenes "
+                "for labels of pixels (pour.ForgetRequest.of_scenes)."
             )
         if not len(labels):
             raise UsageError("A batch holds no image; leave empty batches out.")
         labels = labels.to(torch.int64)
         self._rule.check(labels)
-        # Whatever a model's precision, methods train it in float32.
+        # Methods train a model of any precision in float32.
         return images.float() if images.is_floating_point() else images, labels
 
 
-class _SizedBatches(OwnBatches):
-    """The same with a length, which training needs."""
-
-    def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]
-
-
-def own_batches(batches: Iterable[Any], rule: LabelRule) -> OwnBatches:
-    """Batches of the user's own, checked by ``rule``; with a length, which training needs, where they have one."""
-    try:
-        len(batches)  # type: ignore[arg-type]
-    except TypeError:
-        # None at all, or a DataLoader over a stream, which does not know its own.
-        return OwnBatches(batches, rule)
-    return _SizedBatches(batches, rule)
-
-
 class MixedBatches:
-    """Two sources of batches, the images of the one spread over the batches of the other, as often as they are read.
+    """Two sources of batches, with the images of the smaller source spread over the batches of the larger source.
 
-    Batches of one kind alone would have gradients that no batch of the whole data has.
+    Batches of one source alone would have gradients that no batch of the whole data has.
     """
 
-    def __init__(self, one: Iterable[tuple[Tensor, Tensor]], other: Iterable[tuple[Tensor, Tensor]]) -> None:
-        counts = [sum(len(labels) for _, labels in part) for part in (one, other)]
-        order = (0, 1) if counts[0] >= counts[1] else (1, 0)
-        self._larger, self._smaller = ((one, other)[place] for place in order)
-        self._counts = [counts[place] for place in order]
+    def __init__(self, first: Iterable[tuple[Tensor, Tensor]], second: Iterable[tuple[Tensor, Tensor]]) -> None:
+        counts = [(sum(len(labels) for _, labels in source), source) for source in (first, second)]
+        (self._most, self._larger), (self._fewest, self._smaller) = sorted(counts, key=lambda one: -one[0])
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        rest = iter(self._smaller)
-        spare: list[tuple[Tensor, Tensor]] = []
-        seen = given = 0
+        smaller = iter(self._smaller)
+        waiting: list[tuple[Tensor, Tensor]] = []
+        read = used = 0
         for images, labels in self._larger:
-            seen += len(labels)
-            # As many of the smaller source as keep step with the larger.
-            due = round(self._counts[1] * seen / max(1, self._counts[0])) - given
-            while sum(len(part) for _, part in spare) < due and (more := next(rest, None)) is not None:
-                spare.append(more)
-            if due <= 0 or not spare:
-                yield images, labels
-                continue
-            held = torch.cat([part for part, _ in spare]), torch.cat([part for _, part in spare])
-            spare = [(held[0][due:], held[1][due:])]
-            given += len(held[1][:due])
-            yield torch.cat([images, held[0][:due].to(images)]), torch.cat([labels, held[1][:due].to(labels)])
+            read += len(labels)
+            # This number of images keeps the smaller source in step with the larger source.
+            due = round(self._fewest * read / max(1, self._most)) - used
+            while sum(len(part) for _, part in waiting) < due and (batch := next(smaller, None)) is not None:
+                waiting.append(batch)
+            if due > 0 and waiting:
+                spare, spare_labels = (torch.cat(part) for part in zip(*waiting, strict=True))
+                waiting = [(spare[due:], spare_labels[due:])]
+                used += len(spare_labels[:due])
+                images, labels = (
+                    torch.cat([images, spare[:due].to(images)]),
+                    torch.cat([labels, spare_labels[:due].to(labels)]),
+                )
+            yield images, labels

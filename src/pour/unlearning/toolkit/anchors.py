@@ -15,22 +15,13 @@ from pour.training.loop import as_epochs
 from pour.unlearning.toolkit.batches import EpochsFrom
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from pour.training.loop import Epochs
     from pour.training.run import Run
     from pour.unlearning.request import Granted
 
-__all__ = [
-    "Anchor",
-    "AnchorKind",
-    "anchor_kind",
-    "anchored_steps",
-    "first_batches",
-    "has_copies",
-    "transformed_copies",
-    "with_copies",
-]
+__all__ = ["Anchor", "AnchorKind", "anchor_kind", "anchored_steps", "has_copies", "transformed_copies", "with_copies"]
 
 Anchor = Literal["auto", "views", "retained"]
 """Anchors to use: transformed copies of the forget images, or retained images. ``auto`` takes retained images if the
@@ -58,7 +49,7 @@ def has_copies(inputs: Tensor) -> bool:
     return pixels and inputs.ndim >= 3 and min(inputs.shape[-2:]) >= _SMALLEST_SIDE
 
 
-def anchor_kind(requested: Anchor, request: Granted, run: Run) -> AnchorKind:
+def anchor_kind(requested: Anchor, request: Granted) -> AnchorKind:
     """Return the kind of the anchors of a run.
 
     Raises:
@@ -68,7 +59,7 @@ def anchor_kind(requested: Anchor, request: Granted, run: Run) -> AnchorKind:
         raise UsageError('anchor="retained" needs images of the retained classes; pass retain= in the request.')
     if requested != "views" and request.has("retain"):
         return "retained"
-    inputs = request.forget.few(run)
+    inputs = request.forget.few()
     if has_copies(inputs):
         return "views"
     if requested == "views":
@@ -142,17 +133,6 @@ def _generator(run: Run, salt: int, number: int) -> torch.Generator:
     return torch.Generator(device=run.torch_device).manual_seed(seed)
 
 
-def first_batches(batches: Iterable[tuple[Tensor, Tensor]], limit: int, run: Run) -> list[tuple[Tensor, Tensor]]:
-    """Return the first batches of images in [0, 1] and labels, at most ``limit`` images, on the run's device."""
-    taken: list[tuple[Tensor, Tensor]] = []
-    for images, labels in checked_batches(batches):
-        taken.append((to_unit(images[:limit].to(run.torch_device)), labels[:limit].to(run.torch_device)))
-        limit -= len(labels)
-        if limit <= 0:
-            break
-    return taken
-
-
 def _regrouped(batches: Epochs, size: int, run: Run, number: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches of exactly ``size`` images without end, from one epoch after the other."""
     waiting: list[tuple[Tensor, Tensor]] = []
@@ -203,15 +183,15 @@ def transformed_copies(images: Tensor, count: int, generator: torch.Generator) -
         return torch.randint(limit, (count,), generator=generator, device=place)
 
     def share(probability: float) -> Tensor:
-        chosen = torch.rand(count, generator=generator, device=place) < probability
-        return chosen.view(-1, *[1] * (images.ndim - 1))
+        is_chosen = torch.rand(count, generator=generator, device=place) < probability
+        return is_chosen.view(-1, *[1] * (images.ndim - 1))
 
     copies = images[drawn(len(images))]
     for axis, probability in ((-2, 0.4), (-1, 0.3)):
         half = copies.shape[axis] // 2
         other = images[drawn(len(images))]
-        kept = copies.shape[axis] - half
-        exchanged = torch.cat([copies.narrow(axis, kept, half), other.narrow(axis, 0, kept)], dim=axis)
+        rest = copies.shape[axis] - half
+        exchanged = torch.cat([copies.narrow(axis, rest, half), other.narrow(axis, 0, rest)], dim=axis)
         copies = torch.where(share(probability), exchanged, copies)
     if copies.shape[-1] == copies.shape[-2]:
         copies = torch.where(share(0.5), copies.transpose(-1, -2), copies)

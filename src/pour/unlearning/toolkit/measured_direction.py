@@ -104,11 +104,7 @@ class Answers:
 
 @torch.no_grad()
 def choose_by_measurement(
-    model: nn.Module,
-    classes: tuple[int, ...],
-    answers: Answers,
-    *,
-    candidates: Sequence[RowDirection] = CANDIDATES,
+    model: nn.Module, classes: tuple[int, ...], answers: Answers, *, candidates: Sequence[RowDirection] = CANDIDATES
 ) -> Choice:
     """Return the first candidate whose projection removes the class and changes no decision between retained classes.
 
