@@ -128,7 +128,6 @@ def audit(
         models=models,
         heads=heads,
         audited=audited.limited(limit, seed),
-        class_counts=audited.class_counts(),
         run=run,
         cache=None if cache is None else Path(cache),
         cache_unlearned=cache_unlearned,
@@ -164,10 +163,10 @@ def _checked_head(
     """Return the name of a model's head, found on the example or on inputs of the data."""
     try:
         if example is None:
-            found = head_on_images(model, inputs, head=head)
+            verified = head_on_images(model, inputs, head=head)
         else:
-            found = find_head(model, head=head, example=example)
-        audited.task.check_head(found, len(audited.classes))
+            verified = find_head(model, head=head, example=example)
+        audited.task.check_head(verified, len(audited.classes))
     except UsageError as error:
         raise UsageError(f"{error} This is the {role} model.") from error
-    return found.name
+    return verified.name

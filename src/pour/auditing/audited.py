@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,16 +43,18 @@ class Audited:
     """Indices of the forgotten classes."""
     samples: Mapping[str, IndexedSamples | Batches]
     """Samples by split: ``"test"``, then ``"train"`` and further test sets if the task has one label per sample."""
+    class_counts: Mapping[int, int] = field(default_factory=dict)
+    """Number of training samples of each class before a limit; empty without a limit."""
 
     def indexed(self, reason: str) -> dict[str, IndexedSamples]:
         """Return the samples if all of them have an index. Otherwise raise UsageError with the reason for the need."""
-        found = {name: samples for name, samples in self.samples.items() if is_indexed(samples)}
-        if missing := [name for name in self.samples if name not in found]:
+        indexed = {name: samples for name, samples in self.samples.items() if is_indexed(samples)}
+        if missing := [name for name in self.samples if name not in indexed]:
             raise UsageError(
                 f"{reason}, which needs samples with an index, and the {missing[0]} loader has none; give the dataset "
                 "that it reads."
             )
-        return found
+        return indexed
 
     def splits(self, what: str) -> Splits:
         """Return forget and retain samples by split. Raise UsageError if the step ``what`` cannot have them."""
@@ -74,14 +76,6 @@ class Audited:
                     f"The {kind} split of {self.name} has no {self.task.unit} of the {side} classes to audit on."
                 )
 
-    def class_counts(self) -> dict[int, int]:
-        """Return the number of training samples of each class; empty if it is known only after reading them."""
-        train = self.samples.get("train")
-        if train is None or not is_indexed(train):
-            return {}
-        labels, counts = np.unique(train.labels, return_counts=True)
-        return dict(zip(labels.tolist(), counts.tolist(), strict=True))
-
     def limited(self, limit: int | None, seed: int) -> Audited:
         """Return at most ``limit`` training samples on each side; every class has its share."""
         if limit is None:
@@ -96,7 +90,8 @@ class Audited:
         is_forgotten = np.isin(labels, self.forgotten)
         sides = [np.flatnonzero(side) for side in (is_forgotten, ~is_forgotten)]
         rows = np.sort(np.concatenate([side[stratified_rows(labels[side], limit, seed)] for side in sides]))
-        return replace(self, samples={**self.samples, "train": train.whole.take(rows)})
+        counts = dict(enumerate(np.bincount(labels).tolist()))
+        return replace(self, samples={**self.samples, "train": train.whole.take(rows)}, class_counts=counts)
 
 
 def audited_data(
@@ -109,10 +104,12 @@ def audited_data(
 
     Args:
         data: Splits, a dataset, or samples by split.
-        classes: Forgotten classes; by default those of the splits, or those in the history of ``unlearned``.
+        classes: Forgotten classes; by default those classes that the splits or the history of ``unlearned`` name.
         task: Task or its name; by default the task of the data.
         unlearned: Model to audit.
     """
+    if isinstance(task, str):
+        task = get_task(task)
     if isinstance(data, Splits):
         return _of_splits(data, classes, task)
     request = sorted(forgotten_before(unlearned)) if classes is None else classes
@@ -122,43 +119,39 @@ def audited_data(
         return _of_mapping(data, request, task, unlearned)
     if not hasattr(data, "splits") or not hasattr(data, "classes"):
         raise UsageError(f"data must be a dataset, pour.Splits or samples by split, not a {type(data).__name__}.")
-    chosen = task if isinstance(task, Task) else get_task(task or find_task(data.name))
-    samples = {name: chosen.split(data, name) for name in _names(chosen, data.splits)}
-    return Audited(chosen, data.name, tuple(data.classes), chosen.classes(data, request), samples)
+    task = task or get_task(find_task(data.name))
+    samples = {name: task.split(data, name) for name in _names(task, data.splits)}
+    return Audited(task, data.name, tuple(data.classes), task.classes(data, request), samples)
 
 
-def _of_splits(splits: Splits, classes: ClassRequest | None, task: Task[Any, Any] | str | None) -> Audited:
+def _of_splits(splits: Splits, classes: ClassRequest | None, task: Task[Any, Any] | None) -> Audited:
     if classes is not None:
-        wanted = resolve_classes(classes, num_classes=splits.num_classes, class_names=splits.classes)
-        if set(wanted) != set(splits.forgotten):
+        named = resolve_classes(classes, num_classes=splits.num_classes, class_names=splits.classes)
+        if set(named) != set(splits.forgotten):
             raise UsageError(
-                f"classes names {sorted(wanted)}, but the splits were made for {sorted(splits.forgotten)}; "
+                f"classes names {sorted(named)}, but the splits were made for {sorted(splits.forgotten)}; "
                 "make the splits for the same classes, or leave classes out."
             )
     parts = {"test": splits.test, "train": splits.train, **splits.extra}
-    chosen = _task(task, splits.test.whole)
-    samples = {name: parts[name].whole for name in _names(chosen, parts)}
-    return Audited(chosen, splits.name, splits.classes, splits.forgotten, samples)
+    task = task or _task_of(splits.test.whole)
+    samples = {name: parts[name].whole for name in _names(task, parts)}
+    return Audited(task, splits.name, splits.classes, splits.forgotten, samples)
 
 
 def _of_mapping(
-    data: Mapping[str, Any], request: ClassRequest, task: Task[Any, Any] | str | None, unlearned: nn.Module
+    data: Mapping[str, Any], request: ClassRequest, task: Task[Any, Any] | None, unlearned: nn.Module
 ) -> Audited:
     samples = {name: as_samples(part) for name, part in data.items()}
-    if "test" not in samples:
-        raise UsageError(f"The data have no test split, only {', '.join(samples) or 'none'}.")
-    chosen = _task(task, samples["test"])
+    task = task or _task_of(next(iter(samples.values())))
     names = class_names(data) or names_of_model(unlearned)
     if names is None:
         names = tuple(map(str, range(find_head(unwrap(unlearned)).num_classes)))
     forgotten = resolve_classes(request, num_classes=len(names), class_names=names)
-    return Audited(chosen, "own data", names, forgotten, {name: samples[name] for name in _names(chosen, samples)})
+    return Audited(task, "own data", names, forgotten, {name: samples[name] for name in _names(task, samples)})
 
 
-def _task(task: Task[Any, Any] | str | None, samples: IndexedSamples | Batches) -> Task[Any, Any]:
-    if isinstance(task, Task):
-        return task
-    return get_task(task or task_of_labels(first_batch(samples, 1)[1]))
+def _task_of(samples: IndexedSamples | Batches) -> Task[Any, Any]:
+    return get_task(task_of_labels(first_batch(samples, 1)[1]))
 
 
 def _names(task: Task[Any, Any], splits: Mapping[str, Any]) -> list[str]:

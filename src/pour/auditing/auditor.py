@@ -23,13 +23,13 @@ from pour.models.card import architecture
 from pour.models.history import forgotten_before, history
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from torch import nn
 
     from pour.auditing.audited import Audited
-    from pour.auditing.distance import Align, Discrepancy
+    from pour.auditing.distance import Align
     from pour.auditing.features import Role, Side, Tapped, View
     from pour.auditing.layers import LayerMap
     from pour.auditing.measurement import Reading
@@ -53,8 +53,6 @@ class Auditor:
     models: Mapping[Role, nn.Module]
     heads: Mapping[Role, str]
     audited: Audited
-    class_counts: Mapping[int, int]
-    """Number of training samples of each class, before any limit."""
     run: Run
     cache: Path | None
     cache_unlearned: bool
@@ -62,6 +60,9 @@ class Auditor:
     epsilon: float | None
     notes: list[str] = field(default_factory=list)
     """Remarks of all steps."""
+    _bar: ProgressBar | None = None
+    _done: int = 0
+    _total: int = 0
 
     def report(
         self,
@@ -81,54 +82,30 @@ class Auditor:
             layers: Whether to compare layers.
             progress: Show a progress bar.
         """
-        audited = self.audited
-        samples = sum(_length(part) for part in audited.samples.values())
+        samples = sum(_length(part) for part in self.audited.samples.values())
         # Measuring a model takes about as long as running it over a few thousand images.
         weight = max(1, samples // 10)
-        total = len(self.models) * (samples + weight * (3 + (relearning is not None)))
-        collapse: dict[str, dict[str, float]] = {}
-        distances: list[Discrepancy] = []
+        self._total = len(self.models) * (samples + weight * (3 + (relearning is not None)))
         curves: list[RelearningCurve] = []
-        done = 0
-        with ProgressBar(total, "audit", enabled=progress) as bar:
-
-            def advance(count: int, note: str) -> None:
-                nonlocal done
-                done += count
-                bar.update(min(done, total), note=note)
-
-            tapped = self._tap(advance)
-            inspector = self._inspector(tapped["unlearned"])
-            answers = inspector.measure_answers(tapped)
-            compared = tapped
-            if self._is_frozen():
-                # A reference that shares the original's encoder has no representations of its own.
-                compared = {role: model for role, model in tapped.items() if not role.startswith("retrained")}
-                self.notes.append(_FROZEN)
-            self.notes.extend(self._doubts(answers))
-            views: tuple[View, ...] = ("features", "raw") if tapped["unlearned"].projected else ("features",)
-            inspector.measure_similarities(compared, views)
-            if audited.task.one_label:
-                for role, model in compared.items():
-                    collapse[role] = inspector.measure_features(model, views)
-                    advance(2 * weight, f"measured the {role} model")
-                distances = inspector.measure_distances(compared, views)
-                advance(len(self.models) * weight, "measured distances")
-            else:
-                self.notes.append(_rows_note(tapped["unlearned"], audited.task.unit))
+        maps: list[LayerMap] = []
+        with ProgressBar(self._total, "audit", enabled=progress) as self._bar:
+            tapped = self._tap()
+            inspector = self._inspect(tapped, weight)
             if splits is not None and relearning is not None:
-                curves += self._relearn_all(splits, relearning, advance, weight)
-                for curve in curves:
-                    inspector.book.add("scores", curve.role, {"relearn_f": curve.mean_forget})
-            maps = self._layer_maps(splits) if layers and splits is not None else []
+                curves += self._relearn(splits, relearning, weight)
+            if splits is not None and layers:
+                sides: dict[Side, IndexedSamples] = {"forget": splits.forget_test, "retain": splits.retain_test}
+                maps = layer_maps(self.models, sides, self.run.torch_device, heads=self.heads, seed=self.run.seed)
+        for curve in curves:
+            inspector.book.add("scores", curve.role, {"relearn_f": curve.mean_forget})
         report = AuditReport(
             data=AuditedData(
-                name=audited.name,
-                classes=audited.classes,
+                name=self.audited.name,
+                classes=self.audited.classes,
                 # Sorted, because the same request in another order has the same data.
-                forgotten=tuple(sorted(audited.forgotten)),
+                forgotten=tuple(sorted(self.audited.forgotten)),
                 counts=inspector.counts,
-                unit=audited.task.unit,
+                unit=self.audited.task.unit,
             ),
             models={role: self._described(role, tapped[role]) for role in self.models},
             settings={
@@ -139,8 +116,8 @@ class Auditor:
                 "align": self.align,
             },
             lines=inspector.book.lines(),
-            discrepancies=tuple(distances),
-            collapse=collapse,
+            discrepancies=tuple(inspector.discrepancies),
+            collapse=inspector.collapse,
             answers={role: tuple(model.answers()) for role, model in tapped.items()},
             layers=tuple(maps),
             relearning=tuple(curves),
@@ -148,7 +125,34 @@ class Auditor:
         )
         return report.keep({role: model.splits["test"] for role, model in tapped.items()})
 
-    def _tap(self, advance: Callable[[int, str], None]) -> dict[Role, Tapped]:
+    def _advance(self, count: int, note: str) -> None:
+        self._done += count
+        if self._bar is not None:
+            self._bar.update(min(self._done, self._total), note=note)
+
+    def _inspect(self, tapped: Mapping[Role, Tapped], weight: int) -> Inspector:
+        """Measure the models, each alone and in pairs."""
+        inspector = self._inspector(tapped["unlearned"])
+        answers = inspector.measure_answers(tapped)
+        compared = tapped
+        if self._is_frozen():
+            # A reference that shares the original's encoder has no representations of its own.
+            compared = {role: model for role, model in tapped.items() if not role.startswith("retrained")}
+            self.notes.append(_FROZEN)
+        self.notes.extend(self._doubts(answers))
+        views: tuple[View, ...] = ("features", "raw") if tapped["unlearned"].projected else ("features",)
+        inspector.measure_similarities(compared, views)
+        if self.audited.task.one_label:
+            for role, model in compared.items():
+                inspector.measure_features(model, views)
+                self._advance(2 * weight, f"measured the {role} model")
+            inspector.measure_distances(compared, views)
+            self._advance(len(self.models) * weight, "measured distances")
+        else:
+            self.notes.append(_rows_note(tapped["unlearned"], self.audited.task.unit))
+        return inspector
+
+    def _tap(self) -> dict[Role, Tapped]:
         tapper = Tapper(
             task=self.audited.task,
             samples=self.audited.samples,
@@ -159,7 +163,7 @@ class Auditor:
             seed=self.run.seed,
             cache=self.cache,
             cache_unlearned=self.cache_unlearned,
-            advance=advance,
+            advance=self._advance,
             notes=self.notes,
         )
         return tapper.tap_all(self.models)
@@ -170,7 +174,7 @@ class Auditor:
             # A loader's labels are known only after the pass.
             counts[name] = self.audited.side_counts(samples) if is_indexed(samples) else tapped.side_counts(name)
             self.audited.check_sides(name, counts[name])
-        class_counts = self.class_counts
+        class_counts = self.audited.class_counts
         if not class_counts and "train" in counts:
             class_counts = dict(enumerate(torch.bincount(tapped.labels("train")).tolist()))
         measurer = Measurer(seed=self.run.seed, class_counts=class_counts, notes=self.notes)
@@ -193,16 +197,16 @@ class Auditor:
         )
 
     def _doubts(self, readings: Mapping[Role, Mapping[str, Reading]]) -> Iterator[str]:
-        """Yield the reasons for which a model may be another than the audit was told."""
-        for role, found in readings.items():
-            known = found["acc_tf"].value if "acc_tf" in found else 0.0
-            if role.startswith("retrained") and known > 1 / len(self.audited.classes):
+        """Yield the signs that a model is another one than its role says."""
+        for role, scores in readings.items():
+            accuracy = scores["acc_tf"].value if "acc_tf" in scores else 0.0
+            if role.startswith("retrained") and accuracy > 1 / len(self.audited.classes):
                 yield (
-                    f"the {role} model recognises {known:.1%} of the forgotten training images, so it seems to have "
+                    f"the {role} model recognises {accuracy:.1%} of the forgotten training images, so it seems to have "
                     "been trained on them, and verdicts against it mean nothing"
                 )
-        recorded, asked = forgotten_before(self.models["unlearned"]), set(self.audited.forgotten)
-        missing, further = asked - recorded, recorded - asked
+        recorded, forgotten = forgotten_before(self.models["unlearned"]), set(self.audited.forgotten)
+        missing, further = forgotten - recorded, recorded - forgotten
         if recorded and missing:
             yield f"the unlearned model's history has no request to forget {self._names(missing)}"
         if further:
@@ -217,28 +221,22 @@ class Auditor:
 
     def _described(self, role: Role, tapped: Tapped) -> AuditedModel:
         model = self.models[role]
-        known = architecture(model)
+        described = architecture(model)
         return AuditedModel(
             digest=tapped.digest,
-            architecture=None if known is None else known.name,
+            architecture=None if described is None else described.name,
             methods=tuple(entry.method for entry in history(model)),
             projected=tapped.projected,
         )
 
-    def _relearn_all(
-        self, splits: Splits, options: Relearning, advance: Callable[[int, str], None], weight: int
-    ) -> Iterator[RelearningCurve]:
+    def _relearn(self, splits: Splits, options: Relearning, weight: int) -> Iterator[RelearningCurve]:
         for role, model in self.models.items():
             try:
                 yield relearn(model, splits, self.run, role=role, options=options, head=self.heads[role])
             except DivergenceError as error:
                 # The attack on one model that diverges must not cost the whole audit.
                 self.notes.append(f"relearning the {role} model is left out: {error}")
-            advance(weight, f"relearned the {role} model")
-
-    def _layer_maps(self, splits: Splits) -> list[LayerMap]:
-        sides: dict[Side, IndexedSamples] = {"forget": splits.forget_test, "retain": splits.retain_test}
-        return layer_maps(self.models, sides, self.run.torch_device, heads=self.heads, seed=self.run.seed)
+            self._advance(weight, f"relearned the {role} model")
 
 
 def _rows_note(tapped: Tapped, unit: str) -> str:

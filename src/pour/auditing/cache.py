@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
-__all__ = ["FeatureCache", "MeasureCache"]
+__all__ = ["MeasureCache", "output_file", "read_output", "write_output"]
 
 T = TypeVar("T")
 
@@ -31,40 +31,40 @@ _VERSION = 3
 _MEASURES_VERSION = 2
 
 
-@dataclass(frozen=True)
-class FeatureCache:
-    """Features on disk. The name of a file is a digest of weights, structure, images, precision and device."""
+def output_file(folder: Path, key: tuple[object, ...], split: str) -> Path:
+    """Return the file for the output of a model on a split.
 
-    folder: Path
-    precision: str
-    device: torch.device
+    Args:
+        folder: Folder of the cache.
+        key: Weights, structure, samples, precision, device and everything else that decides the output.
+        split: Name of the split.
+    """
+    text = "\0".join(map(str, (_VERSION, *key)))
+    return folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}-{split}.safetensors"
 
-    def path(self, model: str, data: str, split: str) -> Path:
-        """Return the file for a model's digest and a split's digest."""
-        key = f"{_VERSION}\0{model}\0{data}\0{self.precision}\0{self.device.type}"
-        return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}-{split}.safetensors"
 
-    def read(self, path: Path) -> Seen | None:
-        """Return the output in a file, or None if the file is missing or damaged."""
-        if not path.is_file():
-            return None
-        try:
-            stored = load_file(path, device=str(self.device))
-            return Seen(**{"raw": stored["features"], **stored})
-        except (SafetensorError, OSError, KeyError, TypeError):
-            # A cache is only a shortcut: the output is computed again and replaces the file.
-            return None
+def read_output(path: Path, device: torch.device) -> Seen | None:
+    """Return the output in a file, or None if the file is missing or damaged."""
+    if not path.is_file():
+        return None
+    try:
+        stored = load_file(path, device=str(device))
+        return Seen(**{"raw": stored["features"], **stored})
+    except (SafetensorError, OSError, KeyError, TypeError):
+        # A cache is only a shortcut: the output is computed again and replaces the file.
+        return None
 
-    def write(self, path: Path, seen: Seen) -> None:
-        """Store the output. The first process writes for all."""
-        if not is_first_process():
-            return
-        tensors = {field.name: getattr(seen, field.name) for field in fields(seen)}
-        if seen.raw is seen.features:
-            del tensors["raw"]
-        # A cache is only a shortcut: without the file, the next audit computes the output again.
-        with contextlib.suppress(PourError), atomic_path(path) as temporary:
-            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, temporary)
+
+def write_output(path: Path, seen: Seen) -> None:
+    """Store the output. The first process writes for all."""
+    if not is_first_process():
+        return
+    tensors = {field.name: getattr(seen, field.name) for field in fields(seen)}
+    if seen.raw is seen.features:
+        del tensors["raw"]
+    # A cache is only a shortcut: without the file, the next audit computes the output again.
+    with contextlib.suppress(PourError), atomic_path(path) as temporary:
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, temporary)
 
 
 @record

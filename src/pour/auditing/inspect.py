@@ -46,6 +46,10 @@ class Inspector:
     align: Align
     epsilon: float | None
     book: LineBook = field(default_factory=LineBook)
+    discrepancies: list[Discrepancy] = field(default_factory=list)
+    """Distances of the unlearned model to the retrained one, with their decisions."""
+    collapse: dict[str, dict[str, float]] = field(default_factory=dict)
+    """All measures of Neural Collapse on the training samples, by role."""
 
     @property
     def suffixes(self) -> dict[str, str]:
@@ -57,31 +61,26 @@ class Inspector:
         audited = self.audited
         if audited.task.one_label:
             return self._accuracies(tapped)
-        found = {}
+        readings = {}
         for role, model in tapped.items():
-            seen = model.splits["test"]
-            found[role] = score_readings(
-                audited.task,
-                seen.counts,
-                seen.confusion,
-                audited.forgotten,
-                audited.classes,
-                seed=self.measurer.seed,
+            test, seed = model.splits["test"], self.measurer.seed
+            readings[role] = score_readings(
+                audited.task, test.counts, test.confusion, audited.forgotten, audited.classes, seed=seed
             )
-            self.book.add("scores", role, found[role])
-        return found
+            self.book.add("scores", role, readings[role])
+        return readings
 
     def _accuracies(self, tapped: Mapping[Role, Tapped]) -> dict[Role, dict[str, Reading]]:
         readings = {role: self.measurer.answers(model) for role, model in tapped.items()}
-        for role, found in readings.items():
-            accuracies = {name: reading for name, reading in found.items() if name.startswith("acc_")}
+        for role, measured in readings.items():
+            accuracies = {name: reading for name, reading in measured.items() if name.startswith("acc_")}
             scores = {
-                f"aus{suffix}": aus_reading(readings["original"], found, suffix)
+                f"aus{suffix}": aus_reading(readings["original"], measured, suffix)
                 for split, suffix in self.suffixes.items()
                 # A further test set may have samples of one side only.
-                if split != "train" and {accuracy_name(split, "r"), accuracy_name(split, "f")} <= found.keys()
+                if split != "train" and {accuracy_name(split, "r"), accuracy_name(split, "f")} <= measured.keys()
             }
-            self.book.add("scores", role, {**accuracies, **scores, **found})
+            self.book.add("scores", role, {**accuracies, **scores, **measured})
         for (split, suffix), role in product(self.suffixes.items(), tapped) if "retrained" in tapped else ():
             both = [model.answers(split) for model in (tapped[role], tapped["retrained"])]
             if role != "retrained" and any(both[0]):
@@ -97,7 +96,7 @@ class Inspector:
         """Measure CKA and RUS of every model with the original (o) and the retrained model (r)."""
         # One sample on a side has no CKA.
         splits = [name for name, counts in self.counts.items() if name in ("test", "train") or min(counts) >= 2]
-        known: dict[object, dict[str, Reading]] = {}
+        similarity: dict[object, dict[str, Reading]] = {}
         for view, split, base in product(views, splits, _REFERENCES):
             for role, model in tapped.items() if base in tapped else ():
                 if role == base:
@@ -105,53 +104,50 @@ class Inspector:
                 # CKA is symmetric, and only projected models have other raw features.
                 either = view if model.projected or tapped[base].projected else "features"
                 key = (frozenset((role, base)), split, either)
-                if key not in known:
-                    known[key] = self.memory.recall(
+                if key not in similarity:
+                    similarity[key] = self.memory.recall(
                         dict[str, Reading],
                         f"similarity on {split}, {either}",
                         (model.source, tapped[base].source),
                         partial(similarities, model, tapped[base], split, either),
                     )
-                cka, end = known[key], f"_{base[0]}{self.suffixes[split]}"
+                cka, end = similarity[key], f"_{base[0]}{self.suffixes[split]}"
                 rus = rus_reading(cka["f"], cka["r"], base)
                 self.book.add(view, role, {f"cka_f{end}": cka["f"], f"cka_r{end}": cka["r"], f"rus{end}": rus})
 
-    def measure_features(self, model: Tapped, views: Iterable[View]) -> dict[str, float]:
-        """Measure probes, the membership attack, norms and Neural Collapse. Return all measures of the last one."""
-        found: dict[str, Reading] = {}
+    def measure_features(self, model: Tapped, views: Iterable[View]) -> None:
+        """Measure probes, the membership attack, norms and Neural Collapse."""
+        readings: dict[str, Reading] = {}
         for view in views:
-            # Without a projector the raw features are those that the head sees.
+            # Without a projector both views have the same features.
             if view == "features" or model.projected:
                 measure = partial(self.measurer.features, model, view)
-                found = self.memory.recall(dict[str, Reading], f"{view} of {model.role}", (model.source,), measure)
-            self.book.add(view, model.role, found)
-        readings, everything = self.memory.recall(
-            tuple[dict[str, Reading], dict[str, int | float]],
+                readings = self.memory.recall(dict[str, Reading], f"{view} of {model.role}", (model.source,), measure)
+            self.book.add(view, model.role, readings)
+        collapse, self.collapse[model.role] = self.memory.recall(
+            tuple[dict[str, Reading], dict[str, float]],
             f"collapse of {model.role}",
             (model.source,),
             partial(self.measurer.collapse, model),
         )
-        self.book.add("features", model.role, readings)
-        return everything
+        self.book.add("features", model.role, collapse)
 
-    def measure_distances(self, tapped: Mapping[Role, Tapped], views: Iterable[View]) -> list[Discrepancy]:
-        """Measure the distances to the retrained model. Return those of the unlearned model with their decisions."""
-        decided: list[Discrepancy] = []
-        known: dict[Role, dict[BoundMetric, Discrepancy]] = {}
+    def measure_distances(self, tapped: Mapping[Role, Tapped], views: Iterable[View]) -> None:
+        """Measure the distances to the retrained model, and decide on the unlearned model."""
+        distances: dict[Role, dict[BoundMetric, Discrepancy]] = {}
         for view in views if "retrained" in tapped else ():
             for role in _AT_A_DISTANCE:
                 if role in tapped and (view == "features" or tapped[role].projected):
-                    known[role] = self._distance(tapped[role], tapped["retrained"], view)
-            for metric, value in known["unlearned"].items():
-                totals = {role: values[metric].total for role, values in known.items() if metric in values}
+                    distances[role] = self._distance(tapped[role], tapped["retrained"], view)
+            for metric, value in distances["unlearned"].items():
+                totals = {role: values[metric].total for role, values in distances.items() if metric in values}
                 original, floor = totals.get("original"), totals.get("retrained_second")
-                decided.append(decide(value, original=original, floor=floor, epsilon=self.epsilon))
+                self.discrepancies.append(decide(value, original=original, floor=floor, epsilon=self.epsilon))
                 for role, total in totals.items():
                     # No model can be too close to the retrained one, so the interval of the floor starts at 0.
                     low = 0.0 if role == "retrained_second" else None
                     reading = Reading(value=total, low=low, n=value.n)
                     self.book.add(view, role, {f"discrepancy_{metric}": reading})
-        return decided
 
     def _distance(self, model: Tapped, retrained: Tapped, view: View) -> dict[BoundMetric, Discrepancy]:
         what = f"the distance of the {model.role} model to the retrained one"

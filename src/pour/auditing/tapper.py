@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pour.auditing.cache import FeatureCache
+from pour.auditing.cache import output_file, read_output, write_output
 from pour.auditing.features import Seen, Tapped
 from pour.auditing.loaders import loader_notes, sample_digests
 from pour.auditing.processes import all_agree, gather_rows, one_of_several, share_of
@@ -63,7 +63,7 @@ class _Model:
 
     @cached_property
     def on_device(self) -> nn.Module:
-        """Copy on the device; in float32, so that half-precision weights are measured as they are stored."""
+        """Copy on the device, in float32, so that half-precision weights are measured as they are stored."""
         copy = copy_model(self.network).float()
         copy.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         return copy
@@ -113,56 +113,42 @@ class Tapper:
         with ThreadPoolExecutor() as pool:
             digests = list(pool.map(_weights_digest, models.values()))
         prepared = [
-            _Model(role, unwrap(model), find_head(unwrap(model), head=self.heads.get(role)), known, self.device)
-            for (role, model), known in zip(models.items(), digests, strict=True)
+            _Model(role, unwrap(model), find_head(unwrap(model), head=self.heads.get(role)), digest, self.device)
+            for (role, model), digest in zip(models.items(), digests, strict=True)
         ]
-        store = None if self.cache is None else FeatureCache(self.cache, self.precision, self.device)
-        cached = [] if store is None else [m for m in prepared if self.cache_unlearned or m.role != "unlearned"]
         twins = {} if one_of_several() else _twins(prepared)
-        splits: dict[str, dict[Role, Seen]] = {}
-        files: dict[Role, list[str]] = {model.role: [] for model in cached}
-        for name in self.samples:
-            paths = {model.role: self._path(store, model, name) for model in cached} if store is not None else {}
-            splits[name] = self._split(name, prepared, twins, store, paths)
-            for role, path in paths.items():
-                files[role].append(path.name)
+        outputs = {name: self._split(name, prepared, twins) for name in self.samples}
         return {
             model.role: Tapped(
                 role=model.role,
                 digest=model.digest,
                 forgotten=self.forgotten,
-                splits={name: seen[model.role] for name, seen in splits.items()},
+                splits={name: output[model.role] for name, output in outputs.items()},
                 weight=_projected_weight(model.head).to(self.device),
                 bias=None if model.head.bias is None else model.head.bias.float().to(self.device),
                 projected=isinstance(model.head.module, ProjectedHead),
-                source=" ".join(files.get(model.role, ())) or None,
+                source=" ".join(file.name for name in self.samples for file in self._files(model, name)) or None,
             )
             for model in prepared
         }
 
-    def _split(
-        self,
-        name: str,
-        models: Sequence[_Model],
-        twins: Mapping[Role, Role],
-        store: FeatureCache | None,
-        paths: Mapping[Role, Path],
-    ) -> dict[Role, Seen]:
+    def _split(self, name: str, models: Sequence[_Model], twins: Mapping[Role, Role]) -> dict[Role, Seen]:
         """Return the output of all models on a split, from the cache or from one pass."""
-        found: dict[Role, Seen] = {}
+        output: dict[Role, Seen] = {}
         for model in models:
-            stored = store.read(paths[model.role]) if store is not None and model.role in paths else None
-            # Processes with disks of their own may not all have the file, and a pass needs all of them.
-            if model.role in paths and all_agree(stored is not None, self.device) and stored is not None:
-                found[model.role] = stored
-                self.advance(stored.num_samples, f"{model.role} model from the cache")
-        missing = [model for model in models if model.role not in found]
+            for file in self._files(model, name):
+                stored = read_output(file, self.device)
+                # Processes with disks of their own may not all have the file, and a pass needs all of them.
+                if all_agree(stored is not None, self.device) and stored is not None:
+                    output[model.role] = stored
+                    self.advance(stored.num_samples, f"{model.role} model from the cache")
+        missing = [model for model in models if model.role not in output]
         if missing:
-            found |= self._pass(name, missing, twins, found)
+            output |= self._pass(name, missing, twins, output)
         for model in missing:
-            if store is not None and model.role in paths:
-                store.write(paths[model.role], found[model.role])
-        return found
+            for file in self._files(model, name):
+                write_output(file, output[model.role])
+        return output
 
     def _pass(
         self, name: str, models: Sequence[_Model], twins: Mapping[Role, Role], known: Mapping[Role, Seen]
@@ -174,7 +160,7 @@ class Tapper:
         digests: list[bytes] = []
         done = 0
         for inputs, labels in self._batches(name):
-            kept = labels if drawn is None else drawn[done : done + len(inputs)].to(self.device)
+            row_labels = labels if drawn is None else drawn[done : done + len(inputs)].to(self.device)
             for model in models:
                 twin = twins.get(model.role)
                 if done == 0 and twin is not None:
@@ -182,34 +168,34 @@ class Tapper:
                     if runs_head_on(model.on_device, model.head, inputs, raw[: len(inputs)]):
                         derived.append(model)
                 if model not in derived:
-                    parts[model.role].append(self._run(model, inputs, labels, kept, done))
+                    parts[model.role].append(self._run(model, inputs, labels, row_labels, done))
                     self.advance(len(inputs), f"{model.role} model on {name} samples")
             if not is_indexed(samples):
                 digests += sample_digests(inputs, labels)
             done += len(inputs)
         if not done:
             raise UsageError(f"The {name} loader gives no samples.")
-        found = {role: self._gathered(Seen.joined(seen), samples) for role, seen in parts.items() if seen}
+        output = {role: self._gathered(Seen.joined(batches), samples) for role, batches in parts.items() if batches}
         for model in derived:
             twin = twins[model.role]
-            found[model.role] = self._derived(model, known[twin] if twin in known else found[twin])
+            output[model.role] = self._derived(model, known[twin] if twin in known else output[twin])
             self.advance(done, f"{model.role} model, which has the encoder of the {twin} model")
-        found = {role: self._checked(seen, role, name) for role, seen in found.items()}
+        output = {role: self._checked(seen, role, name) for role, seen in output.items()}
         if not is_indexed(samples):
             # The same order for every reading, so that a loader that shuffles gives the same readings.
             order = torch.tensor(sorted(range(done), key=digests.__getitem__), device=self.device)
-            found = {role: seen.in_order(order) for role, seen in found.items()}
+            output = {role: seen.in_order(order) for role, seen in output.items()}
             self.notes += loader_notes(name, samples, digests, done)
-        return found
+        return output
 
-    def _run(self, model: _Model, inputs: Tensor, labels: Tensor, kept: Tensor, first: int) -> Seen:
+    def _run(self, model: _Model, inputs: Tensor, labels: Tensor, row_labels: Tensor, first: int) -> Seen:
         """Return the output of a model on one batch.
 
         Args:
             model: Model to run.
             inputs: Inputs of the batch.
             labels: Labels of the batch.
-            kept: The same labels, void where no feature vector is kept.
+            row_labels: The same labels, void where the audit keeps no feature vector.
             first: Index of the first sample of the batch.
         """
         highest = int(labels.max())
@@ -223,30 +209,29 @@ class Tapper:
         with (
             torch.backends.cudnn.flags(enabled=True, benchmark=on_gpu),
             fast_encoder(model.on_device, model.head.name, enabled=on_gpu),
-            torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"),
+            self._autocast(),
         ):
-            seen = extract_features(model.on_device, [(inputs, labels)], head=model.head)
-        views = [seen.features] if seen.raw is seen.features else [seen.features, seen.raw]
-        rows = [self.task.rows(view.movedim(model.head.dim, 1), kept, model.network) for view in views]
-        none = torch.empty(0, device=self.device)
-        scores, counts, confusion = seen.scores.float(), none, none
+            batch = extract_features(model.on_device, [(inputs, labels)], head=model.head)
+        views = [batch.features] if batch.raw is batch.features else [batch.features, batch.raw]
+        rows = [self.task.rows(view.movedim(model.head.dim, 1), row_labels, model.network) for view in views]
+        features, *raw = (part.features.float() for part in rows)
+        scores, none = batch.scores.float(), torch.empty(0, device=self.device)
+        counts, confusion = none, none
         if not self.task.one_label:
             counts, confusion = self.task.counts(scores, labels), self.task.confusion(scores, labels).sum(dim=0)
-            scores = none
-        features, *raw = (part.features.float() for part in rows)
         return Seen(
             features=features,
             raw=raw[0] if raw else features,
             labels=rows[0].labels.long(),
             samples=rows[0].samples + first,
-            scores=scores,
+            scores=scores if self.task.one_label else none,
             counts=counts,
             confusion=confusion,
         )
 
     def _derived(self, model: _Model, twin: Seen) -> Seen:
         """Return the output of a model that shares its encoder with ``twin``, by running the head alone."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+        with self._autocast():
             features, scores = run_head(model.on_device, model.head, twin.raw, batch_size=self._batch_size)
         return replace(twin, features=features.float(), scores=scores.float())
 
@@ -280,44 +265,45 @@ class Tapper:
             return seen
         return replace(seen, confusion=confusion_matrix(seen.scores, seen.labels, seen.scores.shape[1]))
 
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
     @property
     def _batch_size(self) -> int:
         return _GPU_BATCH if self.device.type == "cuda" else _CPU_BATCH
 
     def _batches(self, name: str) -> Iterable[tuple[Tensor, Tensor]]:
         samples = self.samples[name]
-        if is_indexed(samples):
-            return self._loader(name, samples).epoch(0)
-        return ((inputs.to(self.device), labels.to(self.device)) for inputs, labels in checked_batches(samples))
-
-    def _loader(self, name: str, samples: IndexedSamples) -> EpochLoader:
+        if not is_indexed(samples):
+            return ((inputs.to(self.device), labels.to(self.device)) for inputs, labels in checked_batches(samples))
         if name not in self._loaders:
             size = self._batch_size
-            if self.task.one_label:
+            if not self.task.one_label:
+                size = self.task.batch_size(Run(device=self.device, progress=False))
+            elif one_of_several():
                 rows = share_of(len(samples))
                 # A process without a share runs one sample all the same, and keeps nothing of it.
-                stop = min(len(samples), max(rows.stop, rows.start + 1))
-                start = min(rows.start, stop - 1)
-                samples = samples if stop - start == len(samples) else samples.take(np.arange(start, stop))
-            else:
-                size = self.task.batch_size(Run(device=self.device, progress=False))
+                start = min(rows.start, len(samples) - 1)
+                samples = samples.take(np.arange(start, max(rows.stop, start + 1)))
             self._loaders[name] = samples.batches(size, self.device)
-        return self._loaders[name]
+        return self._loaders[name].epoch(0)
 
     def _draw(self, name: str) -> Tensor | None:
         if name not in self._drawn:
             self._drawn[name] = self.task.draw(self.samples[name], self.forgotten, self.seed)
         return self._drawn[name]
 
-    def _path(self, store: FeatureCache, model: _Model, name: str) -> Path:
-        """Return the file of the cache that keeps a model's output on a split."""
+    def _files(self, model: _Model, name: str) -> list[Path]:
+        """Return the file of the cache for a model's output on a split; an empty list without a cache."""
+        if self.cache is None or (model.role == "unlearned" and not self.cache_unlearned):
+            return []
         if name not in self._digests:
             self._digests[name] = split_digest(self.samples[name])  # type: ignore[arg-type]
-        data = self._digests[name]
+        key: tuple[object, ...] = (model.identity, self._digests[name], self.precision, self.device.type)
         if not self.task.one_label:
             # The kept feature vectors depend on the draw.
-            data += repr((self.task.name, self.task.cell_identity(), self.forgotten, self.seed))
-        return store.path(model.identity, data, name)
+            key += (self.task.name, self.task.cell_identity(), self.forgotten, self.seed)
+        return [output_file(self.cache, key, name)]
 
 
 def _twins(models: Sequence[_Model]) -> dict[Role, Role]:

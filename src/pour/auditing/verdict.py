@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pour.auditing.measurement import Reading
-    from pour.metrics.catalogue import Metric
 
 __all__ = ["Verdict", "judge"]
 
@@ -62,101 +61,86 @@ def judge(
         high = max(high, metric.chance)
     if low <= reading.value <= high:
         return "within its interval"
-    return _Outside(metric, suffix, reading.value, (low, high), original, verdict_on).verdict()
+    above = reading.value > high
+    meaning = metric.above if above else metric.below
+    if meaning == "depends":
+        return _DEPENDENT[metric.name](_Others(suffix, verdict_on), above)
+    if meaning == "loss":
+        return "as the original" if _is_no_worse(reading, original, above) else "destroyed"
+    if meaning == "towards original":
+        same_side = original is not None and (original.value > high if above else original.value < low)
+        return "leaks more" if same_side else "destroyed"
+    if meaning is None:
+        return "no reference"
+    return "leaks more" if meaning == "leak" else meaning
+
+
+def _is_no_worse(reading: Reading, original: Reading | None, above: bool) -> bool:
+    if original is None:
+        return False
+    low, high = original.bounds
+    return reading.value <= high if above else reading.value >= low
 
 
 @dataclass(frozen=True)
-class _Outside:
-    """A value outside the interval of the retrained models."""
+class _Others:
+    """Verdicts on other metrics of the same images."""
 
-    metric: Metric
     suffix: str
     """Suffix of the images, such as ``_train``."""
-    value: float
-    interval: tuple[float, float]
-    original: Reading | None
     verdict_on: Callable[[str], Verdict | None]
 
-    @property
-    def above(self) -> bool:
-        return self.value > self.interval[1]
+    def on(self, stem: str) -> Verdict | None:
+        """Return the verdict on a metric of the same images."""
+        return self.verdict_on(f"{stem}{self.suffix}")
 
-    def verdict(self) -> Verdict:
-        """Return the verdict that the metric's side of the interval means."""
-        meaning = self.metric.above if self.above else self.metric.below
-        if meaning == "loss":
-            return "as the original" if self._is_no_worse_than_original() else "destroyed"
-        if meaning == "towards original":
-            return "leaks more" if self._is_towards_original() else "destroyed"
-        if meaning == "depends":
-            return _DEPENDENT[self.metric.name](self)
-        if meaning is None:
-            return "no reference"
-        return "leaks more" if meaning == "leak" else meaning
-
-    def _is_no_worse_than_original(self) -> bool:
-        if self.original is None:
-            return False
-        low, high = self.original.bounds
-        return self.value <= high if self.above else self.value >= low
-
-    def _is_towards_original(self) -> bool:
-        if self.original is None:
-            return False
-        low, high = self.interval
-        return self.original.value > high if self.above else self.original.value < low
-
-    def answers_leak(self) -> bool:
-        """Return whether the model still predicts the forgotten classes."""
-        return "leaks more" in (self.verdict_on(self._accuracy("f")), self.verdict_on("iou_f"))
-
-    def retained_loss(self) -> Verdict:
-        """Return the verdict of a score that is low because of the retained accuracy."""
-        return _as_loss(self.verdict_on(self._accuracy("r")))
-
-    def _accuracy(self, side: Literal["f", "r"]) -> str:
-        """Return the accuracy on the same images, or on the test images if the former was not measured."""
+    def on_accuracy(self, side: Literal["f", "r"]) -> Verdict | None:
+        """Return the verdict on the accuracy of the same images, or of the test images without such a verdict."""
         name = f"acc_t{side}" if self.suffix == "_train" else f"acc_{side}{self.suffix}"
-        return f"acc_{side}" if self.verdict_on(name) is None else name
+        return self.verdict_on(name) or self.verdict_on(f"acc_{side}")
+
+    @property
+    def answers_leak(self) -> bool:
+        """Whether the model still predicts the forgotten classes."""
+        return "leaks more" in (self.on_accuracy("f"), self.verdict_on("iou_f"))
+
+
+def _attack_rate(others: _Others, above: bool) -> Verdict:
+    # A rate alone shows only the position of the attack's threshold.
+    return "leaks more" if others.verdict_on("rmia_balanced_accuracy") == "leaks more" else "better"
+
+
+def _answer_distance(others: _Others, above: bool) -> Verdict:
+    return "leaks more" if others.answers_leak else "destroyed"
+
+
+def _aus(others: _Others, above: bool) -> Verdict:
+    return "leaks more" if others.answers_leak else _as_loss(others.on_accuracy("r"))
+
+
+def _difference(others: _Others, above: bool) -> Verdict:
+    """Return whether a difference from the retrained model is a leak or damage."""
+    return "leaks more" if others.on("cka_f_o") == "leaks more" or others.answers_leak else "destroyed"
+
+
+def _rus_o(others: _Others, above: bool) -> Verdict:
+    if not above:
+        return _difference(others, above)
+    # RUS(o) rewards any destruction of the forgotten class's features.
+    return "destroyed" if others.on("cka_f_o") == "destroyed" else "better"
+
+
+def _rus_r(others: _Others, above: bool) -> Verdict:
+    if others.on("cka_f_r") == "within its interval":
+        return _as_loss(others.on("cka_r_r"))
+    return _difference(others, above)
 
 
 def _as_loss(verdict_on_retained: Verdict | None) -> Verdict:
     return "as the original" if verdict_on_retained == "as the original" else "destroyed"
 
 
-def _attack_rate(outside: _Outside) -> Verdict:
-    # A rate alone shows only the position of the attack's threshold.
-    return "leaks more" if outside.verdict_on("rmia_balanced_accuracy") == "leaks more" else "better"
-
-
-def _answer_distance(outside: _Outside) -> Verdict:
-    return "leaks more" if outside.answers_leak() else "destroyed"
-
-
-def _aus(outside: _Outside) -> Verdict:
-    return "leaks more" if outside.answers_leak() else outside.retained_loss()
-
-
-def _difference(outside: _Outside) -> Verdict:
-    """Return whether a difference from the retrained model is a leak or damage."""
-    similar_to_original = outside.verdict_on(f"cka_f_o{outside.suffix}") == "leaks more"
-    return "leaks more" if similar_to_original or outside.answers_leak() else "destroyed"
-
-
-def _rus_o(outside: _Outside) -> Verdict:
-    if not outside.above:
-        return _difference(outside)
-    # RUS(o) rewards any destruction of the forgotten class's features.
-    return "destroyed" if outside.verdict_on(f"cka_f_o{outside.suffix}") == "destroyed" else "better"
-
-
-def _rus_r(outside: _Outside) -> Verdict:
-    if outside.verdict_on(f"cka_f_r{outside.suffix}") == "within its interval":
-        return _as_loss(outside.verdict_on(f"cka_r_r{outside.suffix}"))
-    return _difference(outside)
-
-
-_DEPENDENT: dict[str, Callable[[_Outside], Verdict]] = {
+_DEPENDENT: dict[str, Callable[[_Others, bool], Verdict]] = {
     "aus": _aus,
     "rus_o": _rus_o,
     "cka_f_r": _difference,
@@ -168,4 +152,7 @@ _DEPENDENT: dict[str, Callable[[_Outside], Verdict]] = {
     "discrepancy_energy": _difference,
     "discrepancy_sliced-wasserstein-1": _difference,
 }
-"""Rules for the metrics whose verdict depends on other verdicts."""
+"""Rules for the metrics whose verdict depends on verdicts on other metrics, by name.
+
+A rule gets these verdicts, and whether the value is above the interval.
+"""
