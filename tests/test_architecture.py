@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from script_modules import script
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "pour"
@@ -54,10 +55,16 @@ def test_an_import_against_the_order_is_found() -> None:
 
 
 def test_every_file_that_the_page_names_exists() -> None:
-    rooms = "|".join(ROOMS)
-    paths = re.findall(rf"`((?:{rooms})/[\w/]+\.py)`", PAGE)
-    assert len(paths) > 15
+    paths = re.findall(rf"\b((?:{'|'.join(ROOMS)})/[\w/]+\.py)", PAGE)
+    assert len(set(paths)) > 30
     assert not [path for path in paths if not (SOURCE / path).exists()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["forget", "unlearn", "audit", "bench"])
+def test_the_page_has_the_number_of_files_of_a_journey(name: str) -> None:
+    counts = re.findall(rf"^\| {name} \| (\d+) \|", PAGE, flags=re.MULTILINE)
+    assert counts == [str(script("journeys").count(name))], "run python scripts/journeys.py"
 
 
 def test_a_method_is_a_file_of_its_name() -> None:
