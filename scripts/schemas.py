@@ -3,7 +3,7 @@
     python scripts/schemas.py          # write the files
     python scripts/schemas.py --check  # fail if a file is missing, old or not needed
 
-Editors complete and check a TOML file that starts with ``#:schema PATH/experiment.json``.
+An editor completes and checks the TOML file of an experiment whose first line is ``#:schema PATH/experiment.json``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pour import _records
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "schemas"
 KINDS = {  # Name of the schema: module and name of the record, title.
+    "experiment": ("pour.bench.experiment", "ExperimentFile", "Experiment, as a TOML file for pour bench"),
     "model-header": ("pour.models.header", "Header", "Header of a model, in the metadata of its safetensors file"),
     "audit": ("pour.auditing.report", "AuditReport", "Result of pour audit --out"),
     "measure": ("pour.auditing.cache", "StoredMeasure", "Measured values in the folder of pour audit --cache"),
@@ -34,8 +35,8 @@ KINDS = {  # Name of the schema: module and name of the record, title.
 def record(name: str) -> type[Any]:
     """Return the record of a kind of file."""
     module, kind, _ = KINDS[name]
-    found: type[Any] = getattr(importlib.import_module(module), kind)
-    return found
+    described: type[Any] = getattr(importlib.import_module(module), kind)
+    return described
 
 
 def schemas() -> dict[str, str]:
@@ -47,6 +48,9 @@ def schemas() -> dict[str, str]:
     for name, (_, _, title) in KINDS.items():
         whole: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
         whole |= {**_records.schema(record(name)), "title": title}
+        if "base" in whole["properties"]:
+            # A file with a base need not repeat its keys.
+            whole["anyOf"] = [{"required": ["base"]}, {"required": whole.pop("required")}]
         texts[name] = json.dumps(whole, indent=1) + "\n"
     del _records._CONFIG["use_attribute_docstrings"]
     return texts
@@ -57,16 +61,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only compare the files")
     options = parser.parse_args()
-    wanted = {FOLDER / f"{name}.json": text for name, text in schemas().items()}
+    texts = {FOLDER / f"{name}.json": text for name, text in schemas().items()}
     present = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
-    different = sorted(path.name for path in {*wanted, *present} if wanted.get(path) != present.get(path))
+    different = sorted(path.name for path in {*texts, *present} if texts.get(path) != present.get(path))
     if options.check:
         print("\n".join(f"docs/schemas/{name} differs; run python scripts/schemas.py" for name in different))
         return int(bool(different))
     FOLDER.mkdir(exist_ok=True)
-    for path in present.keys() - wanted.keys():
+    for path in present.keys() - texts.keys():
         path.unlink()
-    for path, text in wanted.items():
+    for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
     return 0
 

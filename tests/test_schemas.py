@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,9 @@ def files(tmp_path_factory: pytest.TempPathFactory, digits: Any, digits_original
     )
     tuning.result()
     study = json.loads((ROOT / "results" / "study" / "cifar10.json").read_text())["separation"]
+    built_in = ROOT / "src" / "pour" / "bench" / "experiments" / "cifar10.toml"
     return {
+        "experiment": json.dumps(tomllib.loads(built_in.read_text(encoding="utf-8"))),
         "model-header": header,
         "audit": report.to_json(),
         "measure": next((folder / "cache").glob("*-measures.json")).read_text(),
@@ -63,7 +66,9 @@ def files(tmp_path_factory: pytest.TempPathFactory, digits: Any, digits_original
 def test_a_real_file_of_each_kind_is_decoded_and_encoded_again(files: Mapping[str, str], kind: str) -> None:
     decoded = decode(SCHEMAS.record(kind), files[kind], kind)
     assert isinstance(decoded, SCHEMAS.record(kind))
-    assert json.loads(encode(decoded)) == json.loads(files[kind])
+    # Keys that the file of an experiment lacks have defaults.
+    encoded = json.loads(encode(decoded))
+    assert {key: encoded[key] for key in json.loads(files[kind])} == json.loads(files[kind])
 
 
 @pytest.mark.parametrize("kind", SCHEMAS.KINDS)
@@ -75,3 +80,16 @@ def test_a_file_with_an_unknown_key_is_refused(files: Mapping[str, str], kind: s
 def test_the_schemas_of_the_docs_are_up_to_date() -> None:
     found = {path.stem: path.read_text(encoding="utf-8") for path in SCHEMAS.FOLDER.glob("*.json")}
     assert found == SCHEMAS.schemas(), "run make docs"
+
+
+def test_the_schema_of_an_experiment_fits_the_built_in_files() -> None:
+    validate = pytest.importorskip("jsonschema").Draft202012Validator(json.loads(SCHEMAS.schemas()["experiment"]))
+    files = sorted((ROOT / "src" / "pour" / "bench" / "experiments").glob("*.toml"))
+    assert len(files) >= 8
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        first = text.splitlines()[0]
+        assert (file.parent / first.removeprefix("#:schema ")).resolve() == SCHEMAS.FOLDER / "experiment.json"
+        assert validate.is_valid(tomllib.loads(text)), file
+    assert not validate.is_valid({**tomllib.loads(text), "colour": 1})
+    assert not validate.is_valid({"seeds": [0]})
