@@ -1,8 +1,8 @@
-"""How far unlearned features are from retrained ones, in terms, against the distance of two retrained models."""
+"""Distance from unlearned to retrained features with its terms, compared with the distance of two retrained models."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["METRICS", "Align", "Decision", "Discrepancy", "decide", "discrepancies"]
 
 Align = Literal["procrustes", "none"]
-"""Bring the features of two networks into one frame first, or take them as they are."""
+"""Whether the features of two networks are aligned before their distance is computed."""
 Decision = Literal["met", "not met", "undecided"]
-"""Definition 2.1: is the discrepancy to the retrained model below epsilon?"""
+"""Whether the discrepancy to the retrained model is below epsilon (Definition 2.1)."""
 METRICS: tuple[BoundMetric, ...] = ("mmd", "energy", "sliced-wasserstein-1")
-"""The integral probability metrics that are cheap enough for every audit."""
+"""Integral probability metrics that are fast enough for every audit."""
 
-# The pairs of a test split's images go with the square of their number.
+# The number of pairs of images grows with its square.
 _IMAGES = 2000
 
 
@@ -38,13 +38,13 @@ _IMAGES = 2000
 class Discrepancy:
     """K(P, Q) of unlearned features P and retrained features Q with its terms; see ``decompose_discrepancy``.
 
-    The terms are None where neither form of the bound applies: a model that gives one answer to everything.
+    The terms are None if neither form of the bound applies, as for a model that gives one answer to all images.
     """
 
     metric: BoundMetric
     view: View
     n: int
-    """Test images compared."""
+    """Number of compared test images."""
     alpha: float
     """Share of images on which the unlearned model answers with a forgotten class."""
     beta: float
@@ -61,52 +61,53 @@ class Discrepancy:
     retained_distance: float | None = None
     bandwidth: float | None = None
     original: float | None = None
-    """The same distance for the original model: what doing nothing gives."""
+    """The same distance for the original model, without any forgetting."""
     floor: float | None = None
     """The same distance for a second retrained model."""
     epsilon: float | None = None
-    """What the decision compares with: as given, else the floor."""
+    """Limit of the decision; by default the floor."""
     decision: Decision = "undecided"
-    """Definition 2.1."""
+    """Result of Definition 2.1."""
 
 
 def discrepancies(
     model: Tapped, retrained: Tapped, view: View, *, align: Align = "procrustes", seed: int = 0
 ) -> dict[BoundMetric, Discrepancy]:
-    """Compare a model's test features with the retrained model's, for every metric.
+    """Return the distances from a model's test features to the retrained model's, by metric.
 
     The alignment is fitted on retained training images, which both models know, and applied to test images of all
-    classes. Bandwidth and slices depend on the retrained model alone, so that values for different models compare.
+    classes. Bandwidth and slices depend only on the retrained model, so that values of different models are comparable.
 
     Args:
-        model: the unlearned model, or one that takes its place for the floor.
-        retrained: the reference.
-        view: which features of ``model``; the reference's are always those that its head sees.
+        model: Unlearned model, or another model to compare with the retrained one.
+        retrained: Retrained model; its features are always the features that its head sees.
+        view: Features of ``model``.
         align: "none" needs features of the same width.
-        seed: fixes the choice of images.
+        seed: Fixes the choice of images.
     """
     if align not in get_args(Align):
         raise UsageError(f"align is {align!r}; choose one of {', '.join(get_args(Align))}.")
     p, q = model.rows("test", view), retrained.rows("test")
-    chosen = torch.as_tensor(stratified_rows(model.labels("test").cpu().numpy(), _IMAGES, seed), device=p.device)
-    p, q = p[chosen], q[chosen]
+    rows = torch.as_tensor(stratified_rows(model.labels("test").cpu().numpy(), _IMAGES, seed), device=p.device)
+    p, q = p[rows], q[rows]
     if align == "procrustes":
-        fitted = procrustes(model.side("train", "retain", view), retrained.side("train", "retain"))
-        p, q = fitted(p), fitted.target(q)
-    in_p, in_q = model.predicts_forgotten("test")[chosen], retrained.predicts_forgotten("test")[chosen]
+        frame = procrustes(model.side("train", "retain", view), retrained.side("train", "retain"))
+        p, q = frame(p), frame.target(q)
+    in_p, in_q = model.predicts_forgotten("test")[rows], retrained.predicts_forgotten("test")[rows]
     bandwidth = median_bandwidth(q)
     return {metric: _decomposed(p, q, in_p, in_q, metric, view, bandwidth) for metric in METRICS}
 
 
 def decide(
-    found: Discrepancy, *, original: float | None, floor: float | None, epsilon: float | None = None
+    discrepancy: Discrepancy, *, original: float | None, floor: float | None, epsilon: float | None = None
 ) -> Discrepancy:
-    """Put the comparisons beside a discrepancy and decide Definition 2.1; undecided without an epsilon or a floor."""
+    """Return a discrepancy with its comparisons and the decision of Definition 2.1.
+
+    It is undecided without an epsilon and a floor.
+    """
     limit = floor if epsilon is None else epsilon
-    decision: Decision = "undecided" if limit is None else "met" if found.total <= limit else "not met"
-    return Discrepancy(
-        **{**asdict(found), "original": original, "floor": floor, "epsilon": limit, "decision": decision}
-    )
+    decision: Decision = "undecided" if limit is None else "met" if discrepancy.total <= limit else "not met"
+    return replace(discrepancy, original=original, floor=floor, epsilon=limit, decision=decision)
 
 
 def _decomposed(
@@ -115,15 +116,15 @@ def _decomposed(
     alpha, beta = float(in_p.double().mean()), float(in_q.double().mean())
     form = _applicable_form(alpha, beta)
     if form is None:
-        nobody = torch.zeros_like(in_p)
-        whole = decompose_discrepancy(p, q, nobody, nobody, metric=metric, bandwidth=bandwidth)
+        empty = torch.zeros_like(in_p)
+        whole = decompose_discrepancy(p, q, empty, empty, metric=metric, bandwidth=bandwidth)
         return Discrepancy(metric=metric, view=view, n=len(p), alpha=alpha, beta=beta, total=whole.total)
     terms = decompose_discrepancy(p, q, in_p, in_q, metric=metric, form=form, bandwidth=bandwidth)
     return Discrepancy(view=view, n=len(p), **terms.to_dict())  # type: ignore[arg-type]
 
 
 def _applicable_form(alpha: float, beta: float) -> BoundForm | None:
-    """The appendix's form unless it gives weight to an empty part; then the main text's, if that does not."""
+    """Return the form of the appendix, or the form of the main text if the first gives weight to an empty part."""
     if alpha < 1 and (alpha > 0 or beta == 0):
         return "retrained"
     if beta < 1 and (beta > 0 or alpha == 0):

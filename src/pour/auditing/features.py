@@ -43,10 +43,10 @@ class Seen(Features):
     @classmethod
     def joined(cls, parts: Sequence[Seen]) -> Seen:
         """Return the output on all samples from that on each batch."""
-        found = {name: torch.cat([getattr(part, name) for part in parts]) for name in _BY_ROW}
+        rows = {name: torch.cat([getattr(part, name) for part in parts]) for name in _BY_ROW}
         same = all(part.raw is part.features for part in parts)
-        raw = found["features"] if same else torch.cat([part.raw for part in parts])
-        return cls(**found, raw=raw, confusion=torch.stack([part.confusion for part in parts]).sum(dim=0))
+        raw = rows["features"] if same else torch.cat([part.raw for part in parts])
+        return cls(**rows, raw=raw, confusion=torch.stack([part.confusion for part in parts]).sum(dim=0))
 
     @property
     def num_samples(self) -> int:
@@ -96,8 +96,8 @@ class Tapped:
 
     def rows(self, split: str, view: View = "features") -> Tensor:
         """Return the feature vectors of a split, (m, d)."""
-        seen = self.splits[split]
-        return seen.features if view == "features" else seen.raw
+        rows: Tensor = getattr(self.splits[split], view)
+        return rows
 
     def side(self, split: str, side: Side, view: View = "features") -> Tensor:
         """Return the feature vectors of one side of a split."""

@@ -1,4 +1,4 @@
-"""Where in the network two models part: CKA between all their layers."""
+"""Compare two models layer by layer: CKA between all their layers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LayerMap", "layer_maps"]
 
-# A layer's map has tens of thousands of values to an image, so that a few hundred images are what fits.
+# Feature maps have tens of thousands of values per image, so only a few hundred images fit into memory.
 _IMAGES = 256
 
 
@@ -38,7 +38,7 @@ class LayerMap:
     reference: Role
     side: Side
     n: int
-    """Test images."""
+    """Number of test images."""
     rows: tuple[str, ...]
     """Layers of the unlearned model."""
     columns: tuple[str, ...]
@@ -59,44 +59,32 @@ def layer_maps(
     heads: Mapping[Role, str] | None = None,
     seed: int = 0,
 ) -> list[LayerMap]:
-    """Compare the unlearned model's layers with those of the original and, where there is one, the retrained model.
+    """Compare the unlearned model's layers with the layers of the original and of the first retrained model.
 
     Args:
-        models: the models by role.
-        sides: test images of the forgotten and of the retained classes.
-        device: where to run.
-        heads: dotted names of the models' heads; a head that is not named is found by itself.
-        seed: fixes the choice of images.
+        models: Models by role.
+        sides: Test images of the forgotten and of the retained classes.
+        device: Device of the computation.
+        heads: Dotted names of the models' heads; other heads are found.
+        seed: Fixes the choice of images.
     """
     maps = []
-    for side, split in sides.items():
-        chosen = split.take(stratified_rows(split.labels, _IMAGES, seed))
-        images = to_unit(torch.as_tensor(chosen.images, device=device).permute(0, 3, 1, 2))
-        names = heads or {}
-        layers = {
-            role: _layers(model, images, names.get(role))
-            for role, model in models.items()
-            if role != "retrained_second"
-        }
+    compared = {role: model for role, model in models.items() if role != "retrained_second"}
+    for side, samples in sides.items():
+        few = samples.take(stratified_rows(samples.labels, _IMAGES, seed))
+        images = to_unit(next(iter(few.batches(_IMAGES, device)))[0])
+        layers = {role: _layers(model, images, (heads or {}).get(role)) for role, model in compared.items()}
         unlearned = layers.pop("unlearned")
         for role, others in layers.items():
-            values = cka_heatmap(unlearned, others)
-            maps.append(
-                LayerMap(
-                    reference=role,
-                    side=side,
-                    n=len(chosen),
-                    rows=tuple(unlearned),
-                    columns=tuple(others),
-                    values=tuple(tuple(row) for row in values.tolist()),
-                )
-            )
+            values = tuple(tuple(row) for row in cka_heatmap(unlearned, others).tolist())
+            shape = {"rows": tuple(unlearned), "columns": tuple(others)}
+            maps.append(LayerMap(reference=role, side=side, n=len(few), values=values, **shape))
     return maps
 
 
 @torch.no_grad()
 def _layers(model: nn.Module, images: Tensor, head: str | None) -> dict[str, Tensor]:
-    """The outputs of the blocks of a network in the order in which they run."""
+    """Return the outputs of the blocks of a network in the order in which they run."""
     network = copy_model(unwrap(model)).float().to(images.device)
     outputs: dict[str, Tensor] = {}
 
@@ -108,7 +96,7 @@ def _layers(model: nn.Module, images: Tensor, head: str | None) -> dict[str, Ten
         return hook
 
     last = find_head(network, head=head).name
-    # A network without parts is its own only layer.
+    # A network without parts has one layer, itself.
     blocks = _blocks(network) or {"model": network}
     handles = [block.register_forward_hook(keep(name)) for name, block in blocks.items()]
     try:
@@ -121,7 +109,7 @@ def _layers(model: nn.Module, images: Tensor, head: str | None) -> dict[str, Ten
 
 
 def _blocks(network: nn.Module, prefix: str = "") -> dict[str, nn.Module]:
-    """The parts of a network, containers and single wrapped networks opened."""
+    """Return the parts of a network by name. Containers and a wrapped network are replaced by their parts."""
     blocks: dict[str, nn.Module] = {}
     children = list(network.named_children())
     for name, child in children:

@@ -12,7 +12,6 @@ import torch
 from pour.auditing.measurement import Reading
 from pour.errors import UsageError
 from pour.geometry.collapse import neural_collapse
-from pour.metrics.accuracy import split_accuracy
 from pour.metrics.catalogue import list_metrics
 from pour.metrics.intervals import Z95, wilson
 from pour.metrics.membership import rmia
@@ -34,6 +33,7 @@ __all__ = ["Measurer", "accuracy_name", "aus_reading"]
 T = TypeVar("T")
 
 _SUFFIXES = {"test": "", "train": "_train"}
+_SIDES: dict[Side, str] = {"retain": "r", "forget": "f"}
 # Number of groups of images for the interval of a Neural Collapse measure.
 _GROUPS = 5
 # The 97.5 % quantile of Student's t with one degree of freedom less than there are groups.
@@ -63,36 +63,34 @@ class Measurer:
 
     def answers(self, model: Tapped) -> dict[str, Reading]:
         """Return accuracies on every split, and how evenly the answers on forgotten images are spread."""
-        found: dict[str, Reading] = {}
-        for split, seen in model.splits.items():
-            accuracy = split_accuracy(seen.scores, seen.labels, classes=model.forgotten)
-            sides: tuple[tuple[Side, str], ...] = (("retain", "r"), ("forget", "f"))
-            for side, letter in sides:
-                if side in accuracy:
-                    n = int(model.mask(split, side).sum())
-                    found[accuracy_name(split, letter)] = Reading.of(wilson(round(float(accuracy[side]) * n), n), n)
+        readings: dict[str, Reading] = {}
+        for split, output in model.splits.items():
+            right = output.scores.argmax(dim=1) == output.labels
+            for side, letter in _SIDES.items():
+                correct = right[model.mask(split, side)]
+                if n := len(correct):
+                    readings[accuracy_name(split, letter)] = Reading.of(wilson(int(correct.sum()), n), n)
         for split, suffix in _SUFFIXES.items():
             what = f"the entropy of the {model.role} model on {split} images"
-            found |= self.attempt(what, partial(self._uniformity, model, split, suffix)) or {}
-        return found | self._metrics_of_packages(model)
+            readings |= self.attempt(what, partial(self._uniformity, model, split, suffix)) or {}
+        return readings | self._metrics_of_packages(model)
 
     def _metrics_of_packages(self, model: Tapped) -> dict[str, Reading]:
-        """Compute the metrics of other packages on test samples; an error in one of them is noted."""
+        """Return the metrics of other packages on test samples. An error in one of them becomes a note."""
         readings: dict[str, Reading] = {}
         test = model.splits["test"]
         for metric in list_metrics():
             if metric.compute is None:
                 continue
-            what = f"{metric.name} of the {model.role} model is absent"
             try:
                 value = float(metric.compute(test.features, test.scores, test.labels, model.forgotten))
+                reason = "" if math.isfinite(value) else f"its value is {value}"
             except Exception as error:
-                self.notes.append(f"{what}: {type(error).__name__}: {error}.")
-                continue
-            if math.isfinite(value):
-                readings[metric.name] = Reading(value=value, n=len(test.labels))
+                reason = f"{type(error).__name__}: {error}"
+            if reason:
+                self.notes.append(f"{metric.name} of the {model.role} model is absent: {reason}.")
             else:
-                self.notes.append(f"{what}: its value is {value}.")
+                readings[metric.name] = Reading(value=value, n=len(test.labels))
         return readings
 
     def features(self, model: Tapped, view: View) -> dict[str, Reading]:
@@ -103,39 +101,36 @@ class Measurer:
             "knn probe": self._knn_probe,
             "norms": self._norms,
         }
-        found: dict[str, Reading] = {}
+        readings: dict[str, Reading] = {}
         for name, measure in measures.items():
-            found |= self.attempt(f"{name} of the {model.role} model", partial(measure, model, view)) or {}
-        return found
+            readings |= self.attempt(f"{name} of the {model.role} model", partial(measure, model, view)) or {}
+        return readings
 
     def collapse(self, model: Tapped) -> tuple[dict[str, Reading], dict[str, float]]:
         """Return readings of Neural Collapse of the retained classes, and all of its measures on training images."""
-        found: dict[str, Reading] = {}
+        readings: dict[str, Reading] = {}
         everything: dict[str, float] = {}
         for split, suffix in _SUFFIXES.items():
             keep = model.mask(split, "retain")
             rows, labels = model.rows(split)[keep], model.labels(split)[keep]
             what = f"Neural Collapse of the {model.role} model on {split} images"
-            whole = self.attempt(what, partial(neural_collapse, rows, labels, model.weight, model.bias))
-            if whole is None:
+            collapse = self.attempt(what, partial(neural_collapse, rows, labels, model.weight, model.bias))
+            if collapse is None:
                 continue
-            values = {name: value for name, value in whole.to_dict().items() if value is not None}
+            values = {name: value for name, value in collapse.to_dict().items() if value is not None}
             undefined = [name for name, value in values.items() if not math.isfinite(value)]
             if undefined:
                 self.notes.append(f"{', '.join(undefined)} of the {model.role} model on {split} images is undefined.")
                 values = {name: value for name, value in values.items() if name not in undefined}
-            errors = _jackknife(rows, labels, model)
-            for name in _COLLAPSE:
-                if name in values:
-                    found[f"{name}{suffix}"] = Reading.around(
-                        values[name], errors.get(name), n=len(rows), within=(0.0, math.inf)
-                    )
+            errors, n = _jackknife(rows, labels, model), len(rows)
+            for name in (name for name in _COLLAPSE if name in values):
+                reading = Reading.around(values[name], errors.get(name), n=n, within=(0.0, math.inf))
+                readings[f"{name}{suffix}"] = reading
             if "nc4" in values:
-                agreed = round(values["nc4"] * len(rows))
-                found[f"nc4{suffix}"] = Reading.of(wilson(agreed, len(rows)), len(rows))
+                readings[f"nc4{suffix}"] = Reading.of(wilson(round(values["nc4"] * n), n), n)
             if split == "train":
                 everything = values
-        return found, everything
+        return readings, everything
 
     def _uniformity(self, model: Tapped, split: str, suffix: str) -> dict[str, Reading]:
         scores = model.splits[split].scores[model.mask(split, "forget")]
@@ -151,14 +146,8 @@ class Measurer:
     def _membership(self, model: Tapped, view: View) -> dict[str, Reading]:
         train, labels = model.rows("train", view), model.labels("train")
         rows = self._in_proportion(labels)
-        attack = rmia(
-            train[rows],
-            labels[rows],
-            model.rows("test", view),
-            model.labels("test"),
-            classes=model.forgotten,
-            seed=self.seed,
-        )
+        members, others = (train[rows], labels[rows]), (model.rows("test", view), model.labels("test"))
+        attack = rmia(*members, *others, classes=model.forgotten, seed=self.seed)
         both = attack.members + attack.others
         return {
             "rmia_balanced_accuracy": Reading.of(attack.balanced_accuracy, both),
@@ -173,10 +162,11 @@ class Measurer:
         The attack would recognise other shares as membership.
         """
         counts = torch.bincount(labels, minlength=max(self.class_counts) + 1).tolist()
-        share = min(counts[c] / total for c, total in self.class_counts.items())
+        totals = {c: total for c, total in self.class_counts.items() if total}
+        share = min(counts[c] / total for c, total in totals.items())
         if share == 1:
             return torch.arange(len(labels), device=labels.device)
-        taken = [(labels == c).nonzero().squeeze(1)[: round(share * total)] for c, total in self.class_counts.items()]
+        taken = [(labels == c).nonzero().squeeze(1)[: round(share * total)] for c, total in totals.items()]
         return torch.cat(taken).sort().values
 
     def _linear_probe(self, model: Tapped, view: View) -> dict[str, Reading]:
@@ -188,11 +178,11 @@ class Measurer:
         return _probe_readings("probe_knn", probe, model)
 
     def _norms(self, model: Tapped, view: View) -> dict[str, Reading]:
-        found = {}
+        readings = {}
         for split, suffix in _SUFFIXES.items():
             leak = norm_leak(model.side(split, "forget", view), model.side(split, "retain", view)).leak
-            found[f"norm_leak{suffix}"] = Reading.of(leak, len(model.labels(split)))
-        return found
+            readings[f"norm_leak{suffix}"] = Reading.of(leak, len(model.labels(split)))
+        return readings
 
 
 def aus_reading(original: Mapping[str, Reading], model: Mapping[str, Reading], suffix: str = "") -> Reading:

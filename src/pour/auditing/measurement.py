@@ -1,4 +1,4 @@
-"""One measured number, with what is needed to read it."""
+"""A measured value with its interval."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Reading", "hull"]
 @record
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A value, its 95 % interval over images where it has one, and the number of images.
+    """A value, its 95 % interval over images if there are enough of them, and the number of images.
 
     Example:
         >>> Reading(value=0.5, low=0.4, high=0.6, n=100).covers(0.45)
@@ -34,9 +34,9 @@ class Reading:
     high: float | None = None
     """Upper end of the 95 % interval."""
     debiased: float | None = None
-    """The estimate without finite-sample bias, for CKA and what is made of it."""
+    """Estimate without finite-sample bias, for CKA and RUS."""
     n: int | None = None
-    """Images it was measured on."""
+    """Number of images."""
 
     def __post_init__(self) -> None:
         for name in ("value", "low", "high", "debiased"):
@@ -48,16 +48,21 @@ class Reading:
 
     @classmethod
     def of(cls, estimate: Estimate, n: int) -> Reading:
-        """A metric's estimate."""
+        """Return the reading of an estimate."""
         return cls(value=estimate.value, low=estimate.low, high=estimate.high, n=n)
 
     @classmethod
     def around(
         cls, value: float, error: float | None, *, n: int, within: tuple[float, float], debiased: float | None = None
     ) -> Reading:
-        """A value with a normal interval of the given standard error, cut to the range that the metric can take.
+        """Return a value with the normal interval of its standard error.
 
-        Without an error, as of too few images, there is no interval.
+        Args:
+            value: Value of the metric.
+            error: Standard error; None for too few images, which have no interval.
+            n: Number of images.
+            within: Range of the metric, which limits the interval.
+            debiased: Estimate without finite-sample bias.
         """
         if error is None:
             return cls(value=value, debiased=debiased, n=n)
@@ -66,17 +71,17 @@ class Reading:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The interval, or the value twice."""
+        """Ends of the interval; the value itself replaces a missing end."""
         return (self.value if self.low is None else self.low, self.value if self.high is None else self.high)
 
     def covers(self, value: float) -> bool:
-        """Whether ``value`` is in the interval."""
+        """Return whether ``value`` is in the interval."""
         low, high = self.bounds
         return low <= value <= high
 
 
 def hull(readings: Sequence[Reading]) -> Reading | None:
-    """The first reading with an interval that holds those of all: the spread over images and over seeds."""
+    """Return the first reading with an interval that covers the intervals of all: the spread over images and seeds."""
     if not readings:
         return None
     first = readings[0]

@@ -1,4 +1,4 @@
-"""Several processes that share one audit: each taps its share of the images, and all get all features."""
+"""Divide an audit among the processes of ``torchrun``: each runs its share of the samples, and all get all features."""
 
 from __future__ import annotations
 
@@ -26,83 +26,83 @@ __all__ = [
 ]
 
 
-def _world() -> tuple[int, int]:
-    """This process's rank and the number of processes."""
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return 0, 1
+def _is_joined() -> bool:
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def _rank_and_count() -> tuple[int, int]:
+    return (distributed.get_rank(), distributed.get_world_size()) if _is_joined() else (0, 1)
 
 
 def one_of_several() -> bool:
-    """Whether other processes work on the same audit."""
-    return _world()[1] > 1
+    """Return whether other processes work on the same audit."""
+    return _rank_and_count()[1] > 1
 
 
 def is_first_process() -> bool:
-    """Whether this process is the one that prints and writes."""
-    joined = distributed.is_available() and distributed.is_initialized()
-    return (distributed.get_rank() if joined else int(os.environ.get("RANK", "0"))) == 0
+    """Return whether this process prints and writes for all."""
+    return (distributed.get_rank() if _is_joined() else int(os.environ.get("RANK", "0"))) == 0
 
 
 def audit_device(device: str | torch.device | None) -> torch.device:
-    """The device of this process: as asked for, and each of several processes on its own GPU."""
+    """Return the requested device. Each of several processes gets its own GPU."""
     resolved = resolve_device(device)
-    one_of_several = resolved.type == "cuda" and "LOCAL_RANK" in os.environ and str(resolved) == "cuda"
-    return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if one_of_several else resolved
+    if str(resolved) == "cuda" and "LOCAL_RANK" in os.environ:
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    return resolved
 
 
 def join_processes() -> None:
-    """Join the processes that ``torchrun`` started, unless the caller has done so; nothing for a single process.
+    """Join the processes that ``torchrun`` started, unless they are joined. A single process does nothing.
 
-    They stay joined until the program ends: torchrun's store keeps the addresses of a group that was taken down, so
-    that a second group of the same processes could meet at the old ones.
+    They stay joined until the program ends. A second group of the same processes could meet at the addresses of the
+    first, which torchrun's store keeps.
     """
-    alone = int(os.environ.get("WORLD_SIZE", "1")) < 2
-    if alone or not distributed.is_available() or distributed.is_initialized():
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or not distributed.is_available() or _is_joined():
         return
     distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     atexit.register(_part_processes)
 
 
 def _part_processes() -> None:
-    if distributed.is_initialized():
+    if _is_joined():
         distributed.destroy_process_group()
 
 
 def share_of(count: int) -> range:
-    """The rows of ``count`` that this process taps: consecutive, so that joining the shares keeps the order."""
-    rank, world = _world()
-    return range(count * rank // world, count * (rank + 1) // world)
+    """Return this process's share of ``count`` rows. Shares are consecutive, so that joining them keeps the order."""
+    rank, processes = _rank_and_count()
+    return range(count * rank // processes, count * (rank + 1) // processes)
 
 
 def gather_rows(rows: Tensor, count: int) -> Tensor:
-    """Join every process's share into all ``count`` rows, the same in every process.
+    """Return all ``count`` rows in every process.
 
     Args:
-        rows: this process's rows, those of :func:`share_of`, shape (n, ...).
-        count: rows of all processes together.
+        rows: Rows of :func:`share_of` in this process, (n, ...).
+        count: Number of rows in all processes together.
 
     Example:
         >>> gather_rows(torch.arange(6.0).view(3, 2), 3).shape
         torch.Size([3, 2])
     """
-    rank, world = _world()
-    sizes = [count * (i + 1) // world - count * i // world for i in range(world)]
+    rank, processes = _rank_and_count()
+    sizes = [count * (i + 1) // processes - count * i // processes for i in range(processes)]
     if len(rows) != sizes[rank]:
         raise UsageError(f"Process {rank} brings {len(rows)} rows; its share of {count} is {sizes[rank]}.")
-    if world == 1:
+    if processes == 1:
         return rows
-    # Shares differ by one row at most, but every process must send the same size.
+    # Shares differ by at most one row, but every process must send the same size.
     padded = rows.new_zeros(max(sizes), *rows.shape[1:])
     padded[: len(rows)] = rows
-    parts = [torch.empty_like(padded) for _ in range(world)]
+    parts = [torch.empty_like(padded) for _ in range(processes)]
     distributed.all_gather(parts, padded)
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
 def all_agree(answer: bool, device: torch.device) -> bool:
-    """Whether ``answer`` is true in every process."""
-    if _world()[1] == 1:
+    """Return whether ``answer`` is true in every process."""
+    if not one_of_several():
         return answer
     votes = torch.tensor(int(answer), device=device)
     distributed.all_reduce(votes, distributed.ReduceOp.MIN)

@@ -1,8 +1,8 @@
-"""The relearn attack: how fast does a little fine-tuning bring the forgotten classes back?"""
+"""The relearn attack: fine-tune on a few images, and measure how fast the forgotten classes return."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,17 +23,18 @@ from pour.models.tap import extract_features
 from pour.models.unwrap import unwrap
 from pour.training.loop import fit
 from pour.training.recipes import Recipe
-from pour.training.run import Run
 from pour.training.step import make_optimizer
 
 if TYPE_CHECKING:
     from pour.data.samples import IndexedSamples
     from pour.data.splits import Splits
+    from pour.training.run import Run
 
 __all__ = ["Relearning", "RelearningCurve", "relearn"]
 
 _EVALUATION_IMAGES = 1000
 _EVALUATION_BATCH = 500
+_RECIPE = Recipe(name="relearn", steps=1, lr=0.01, weight_decay=0.0, nesterov=False, schedule="constant", augment=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +47,13 @@ class Relearning:
     """
 
     images_per_class: int = 10
-    """Training images of every class, forgotten and retained, that the attacker has."""
+    """Number of training images of each class, forgotten and retained, that the attacker has."""
     steps: tuple[int, ...] = (0, 1, 2, 5, 10, 20, 50)
-    """After how many steps the accuracy is taken."""
+    """Numbers of steps after which the accuracy is measured."""
     lr: float = 0.01
     """Learning rate of SGD with momentum 0.9, constant."""
     batch_size: int = 64
-    """Images to a step."""
+    """Number of images per step."""
 
     def __post_init__(self) -> None:
         if self.images_per_class < 1:
@@ -105,100 +106,76 @@ def relearn(
     options: Relearning | None = None,
     head: str | None = None,
 ) -> RelearningCurve:
-    """Fine-tune a copy of ``model``, encoder and head, on a few training images and watch the forgotten classes return.
+    """Fine-tune a copy of ``model`` on a few training images. Return its accuracy on test images after each step.
 
-    Every model is attacked on equal terms: a projector before the head is taken off, since whoever holds the weights
-    can do so, and the head's rows for the forgotten classes, and for those masked before, start as the mean of the
-    others, so that a mask or a deleted row neither hides nor helps. What is measured is how much of the class the
-    encoder still has, which only means something beside the same curve of a retrained model. BatchNorm's statistics
-    stay frozen.
+    The attack shows how much of the forgotten classes the encoder contains, compared with the curve of a retrained
+    model. It treats all models alike. A projector before the head is removed, because anyone with the weights can
+    remove it. The head's rows of the forgotten and of the masked classes start as the mean of the other rows, so that
+    a mask or a deleted row makes no difference. The statistics of BatchNorm stay frozen.
 
     Args:
-        model: left as it is.
-        splits: where the training and the test images come from.
-        run: seed, device, precision, progress.
-        role: whose curve this is.
-        options: size of the attack.
-        head: name of the head, where it is not found by itself.
+        model: Model to attack; it stays as it is.
+        splits: Training and test images.
+        run: Seed, device and precision.
+        role: Role of the model in the audit.
+        options: Size of the attack.
+        head: Dotted name of the head, if it cannot be found.
     """
     options = options or Relearning()
-    victim = _opened(model, splits.forgotten, head)
-    few = _few_images(splits, options.images_per_class, run.seed)
-    tests = {
-        side: split.take(stratified_rows(split.labels, _EVALUATION_IMAGES, run.seed))
-        for side, split in (("forget", splits.forget_test), ("retain", splits.retain_test))
-    }
-    quiet = Run(seed=run.seed, device=run.device, precision=run.precision, progress=False)
-    recipe = Recipe(
-        name="relearn",
-        steps=1,
-        batch_size=options.batch_size,
-        lr=options.lr,
-        weight_decay=0.0,
-        nesterov=False,
-        schedule="constant",
-        augment=False,
-    )
-    victim.to(device=run.torch_device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    for parameter in victim.parameters():
+    network = _without_protection(model, splits.forgotten, head)
+    network.to(device=run.torch_device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for parameter in network.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
-    optimizer = make_optimizer({1.0: list(victim.parameters())}, recipe, run.torch_device)
-    curves: dict[str, list[Reading]] = {"forget": [], "retain": []}
+    labels = splits.train.whole.labels
+    counts = dict.fromkeys(np.unique(labels).tolist(), options.images_per_class)
+    images = splits.train.whole.take(np.sort(rows_per_class(labels, counts, np.random.default_rng(run.seed))))
+    tests = [
+        part.take(stratified_rows(part.labels, _EVALUATION_IMAGES, run.seed))
+        for part in (splits.forget_test, splits.retain_test)
+    ]
+    recipe = replace(_RECIPE, batch_size=options.batch_size, lr=options.lr)
+    optimizer = make_optimizer({1.0: list(network.parameters())}, recipe, run.torch_device)
+    quiet = replace(run, progress=False, history=[], choices={})
+    accuracies: list[tuple[Reading, ...]] = []
     done = 0
     for step in options.steps:
         if step > done:
-            # Another seed for each stretch between two points, so that they do not start with the same batches.
-            loader = few.batches(options.batch_size, run.torch_device, seed=run.seed + done, shuffle=True)
-            fit(
-                victim,
-                loader,
-                recipe.change(steps=step - done),
-                quiet,
-                batch_norm="frozen",
-                graph=False,
-                compile=False,
-                optimizer=optimizer,
-            )
+            # A new seed, because the batches of every training start with those of its first epoch.
+            batches = images.batches(options.batch_size, run.torch_device, seed=run.seed + done, shuffle=True)
+            stretch = recipe.change(steps=step - done)
+            fit(network, batches, stretch, quiet, batch_norm="frozen", graph=False, compile=False, optimizer=optimizer)
             done = step
-        for side, split in tests.items():
-            curves[side].append(_accuracy(victim, split, run, head))
+        accuracies.append(tuple(_accuracy(network, test, run, head) for test in tests))
+    forget, retain = zip(*accuracies, strict=True)
     return RelearningCurve(
-        role=role,
-        images_per_class=options.images_per_class,
-        steps=options.steps,
-        forget=tuple(curves["forget"]),
-        retain=tuple(curves["retain"]),
+        role=role, images_per_class=options.images_per_class, steps=options.steps, forget=forget, retain=retain
     )
 
 
-def _opened(model: nn.Module, forgotten: tuple[int, ...], head: str | None) -> nn.Module:
+def _without_protection(model: nn.Module, forgotten: tuple[int, ...], head: str | None) -> nn.Module:
+    """Return a copy without a projector, whose head's rows of forgotten and masked classes are the mean of the others.
+
+    Masked rows have no part in the mean, because their bias would hide the other rows.
+    """
     network = copy_model(unwrap(model)).float()
-    found = find_head(network, head=head)
-    if isinstance(found.module, ProjectedHead):
-        network = swap_module(network, found.module, found.module.head)
-    # What an earlier request masked has no part in the mean: its bias alone would drown the others.
-    anew = is_masked(torch.zeros_like(found.weight[:, 0]) if found.bias is None else found.bias)
-    anew[list(forgotten)] = True
-    layer = found.layer
+    old = find_head(network, head=head)
+    if isinstance(old.module, ProjectedHead):
+        network = swap_module(network, old.module, old.module.head)
+    renewed = is_masked(torch.zeros_like(old.weight[:, 0]) if old.bias is None else old.bias)
+    renewed[list(forgotten)] = True
     for name in ("weight", "bias"):
-        if parametrize.is_parametrized(layer, name):
-            parametrize.remove_parametrizations(layer, name)
-        old = getattr(layer, name)
-        if isinstance(old, torch.Tensor):
-            rows = old.detach().clone()
-            rows[anew] = rows[~anew].mean(dim=0)
-            # A parameter of its own: the old one may be another layer's too.
-            setattr(layer, name, nn.Parameter(rows))
+        if parametrize.is_parametrized(old.layer, name):
+            parametrize.remove_parametrizations(old.layer, name)
+        tensor = getattr(old.layer, name)
+        if isinstance(tensor, torch.Tensor):
+            rows = tensor.detach().clone()
+            rows[renewed] = rows[~renewed].mean(dim=0)
+            # A new parameter, because another layer may share the old one.
+            setattr(old.layer, name, nn.Parameter(rows))
     return network
 
 
-def _few_images(splits: Splits, per_class: int, seed: int) -> IndexedSamples:
-    split = splits.train.whole
-    counts = dict.fromkeys(np.unique(split.labels).tolist(), per_class)
-    return split.take(np.sort(rows_per_class(split.labels, counts, np.random.default_rng(seed))))
-
-
-def _accuracy(model: nn.Module, split: IndexedSamples, run: Run, head: str | None) -> Reading:
-    seen = extract_features(model, split.batches(_EVALUATION_BATCH, run.torch_device), head=head)
-    right = int((seen.scores.argmax(dim=1) == seen.labels).sum())
-    return Reading.of(wilson(right, len(split)), len(split))
+def _accuracy(model: nn.Module, samples: IndexedSamples, run: Run, head: str | None) -> Reading:
+    output = extract_features(model, samples.batches(_EVALUATION_BATCH, run.torch_device), head=head)
+    right = int((output.scores.argmax(dim=1) == output.labels).sum())
+    return Reading.of(wilson(right, len(samples)), len(samples))

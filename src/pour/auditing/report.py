@@ -84,7 +84,7 @@ class AuditedData:
     counts: Mapping[str, tuple[int, int]]
     """Number of samples with a forgotten class and of the others, by split."""
     unit: str = "image"
-    """Noun for what has a label: ``image`` or ``pixel``."""
+    """What a label belongs to: ``image`` or ``pixel``."""
 
     def __post_init__(self) -> None:
         unknown = [label for label in self.forgotten if not 0 <= label < len(self.classes)]
@@ -139,8 +139,8 @@ class AuditReport:
     @property
     def seen(self) -> Mapping[str, Seen]:
         """Features and scores of every model on the test samples, by role. Empty for a report from a file."""
-        kept: Mapping[str, Seen] = self.__dict__.get("_seen", {})
-        return kept
+        outputs: Mapping[str, Seen] = self.__dict__.get("_seen", {})
+        return outputs
 
     def keep(self, seen: Mapping[str, Seen]) -> Self:
         """Keep features and scores for pictures, and return the report. They are not part of its file."""

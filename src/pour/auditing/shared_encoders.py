@@ -1,4 +1,4 @@
-"""Models that differ in their heads alone: what the encoder gives is computed once for all of them."""
+"""Models that differ only in their heads: the output of their encoder is computed once for all of them."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ if TYPE_CHECKING:
 
 __all__ = ["run_head", "runs_head_on", "same_encoder"]
 
-# Of the encoder's output: far above what another choice of kernels changes, far below what another network would.
+# Relative difference of two encoders' outputs: far above that of other kernels, far below that of other weights.
 _TOLERANCE = 0.01
 
 
 def same_encoder(first: nn.Module, second: nn.Module, *, heads: tuple[str, str] | None = None) -> bool:
-    """Whether two networks differ in their heads alone, as those of one frozen backbone do.
+    """Return whether two networks differ only in their heads, such as two networks with one frozen backbone.
 
-    A network whose encoder has nothing to train says nothing by having the same one.
+    The answer is no for networks without weights outside the head, because any two of them have the same encoder.
 
     Args:
         first: A network.
-        second: Another one.
-        heads: The dotted names of their heads, by default found by themselves.
+        second: Another network.
+        heads: Dotted names of their heads; by default they are found.
     """
     networks = [unwrap(model) for model in (first, second)]
     names = heads or tuple(find_head(network).name for network in networks)
     if type(networks[0]) is not type(networks[1]) or names[0] != names[1] or not names[0]:
         return False
-    own = f"{names[0]}."
-    ours, theirs = (
-        {key: tensor for key, tensor in network.state_dict().items() if not key.startswith(own)} for network in networks
-    )
-    if not ours or ours.keys() != theirs.keys() or _structure(networks[0], own) != _structure(networks[1], own):
+    prefix = f"{names[0]}."
+    encoders = [
+        {key: tensor for key, tensor in network.state_dict().items() if not key.startswith(prefix)}
+        for network in networks
+    ]
+    if not encoders[0] or encoders[0].keys() != encoders[1].keys():
         return False
-    return all(
-        ours[key].shape == theirs[key].shape and torch.equal(ours[key], theirs[key].to(ours[key].device))
-        for key in ours
-    )
+    if _structure(networks[0], prefix) != _structure(networks[1], prefix):
+        return False
+    pairs = ((encoders[0][key], encoders[1][key]) for key in encoders[0])
+    return all(one.shape == other.shape and torch.equal(one, other.to(one.device)) for one, other in pairs)
 
 
 def runs_head_on(model: nn.Module, head: Head, inputs: Tensor, raw: Tensor) -> bool:
@@ -86,10 +87,10 @@ def _close(one: Tensor, other: Tensor) -> bool:
     return bool(((one - other).abs() <= _TOLERANCE * (size + other.abs())).all())
 
 
-def _structure(network: nn.Module, own: str) -> list[str]:
-    """The modules of the encoder, in words."""
+def _structure(network: nn.Module, head: str) -> list[str]:
+    """Return the modules outside the head as text."""
     return [
         f"{name} {type(module).__qualname__} {module.extra_repr()}"
         for name, module in network.named_modules()
-        if not f"{name}.".startswith(own)
+        if not f"{name}.".startswith(head)
     ]
