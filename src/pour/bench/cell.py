@@ -205,7 +205,7 @@ class CellWorker:
         if row.method is None:
             return Attempt(model=models[row.name].model)  # type: ignore[index]
         experiment, needs = self._work.experiment, get_method(row.method).needs
-        data = self._shared.task.request_data(
+        data = self._shared.task.request_fields(
             experiment.architecture,
             self._shared.dataset,
             key.forget,

@@ -16,7 +16,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-import numpy as np
 import torch
 
 from pour._io import write_text
@@ -29,7 +28,6 @@ from pour.bench.selection import Rule, Trial, TuningResult, beyond, choose, rela
 from pour.bench.shared_models import ModelKey, SharedModels
 from pour.bench.store import check_folder, model_facts, refuse_other, settled_precision
 from pour.data.classes import resolve_classes
-from pour.data.splits import hold_out
 from pour.errors import DivergenceError, UsageError
 from pour.metrics.unlearning import aus
 from pour.models.card import architecture
@@ -61,8 +59,6 @@ RUNGS = (-2, -1, 0, 1)
 """Learning rates of the first eight settings, as rungs of a ladder: 0.1, 0.3, 1 and 3 times the method's own."""
 MOST_TRIALS = 16
 """Largest number of trials of a method."""
-HELD_OUT = 0.1
-"""Share of the training samples that trials do not train on."""
 TUNING_SEED = 100
 """Seed that no table reports."""
 TUNED_CLASSES: dict[str, tuple[int, ...]] = {"digits": (8,), "cifar10": (4,), "cifar100": (42,), "pathmnist": (3,)}
@@ -192,11 +188,7 @@ class MethodTuning:
     def _divided(self) -> tuple[Any, Any]:
         """Training samples of the trials, and samples that are held out."""
         samples = self.task.split(self.dataset, "train")
-        groups, names = samples.labels, self.dataset.classes
-        if not self.task.one_label:
-            is_forgotten = self.task.belongs(torch.as_tensor(samples.labels), self.classes)
-            groups, names = np.where(is_forgotten, 0, 1), (" or ".join(names[label] for label in self.classes),)
-        return hold_out(samples, groups, names, HELD_OUT, self.run.seed)
+        return self.task.hold_out(self.dataset, samples, self.classes, self.run.seed)
 
     @cached_property
     def request(self) -> ForgetRequest:
@@ -204,9 +196,9 @@ class MethodTuning:
         # The samples that the method compares with must not score its trials.
         validation = self.run.seed + 1 if "validation" in get_method(self.method).needs else None
         train, _ = self._divided
-        data = self.task.request_data(self.arch, self.dataset, self.classes, train=train, validation=validation)
+        data = self.task.request_fields(self.arch, self.dataset, self.classes, train=train, validation=validation)
         if self.rule == "user":
-            data["forget"] = self.task.request_data(self.arch, self.dataset, self.classes)["forget"]
+            data["forget"] = self.task.request_fields(self.arch, self.dataset, self.classes)["forget"]
         data |= dict.fromkeys(get_method(self.method).accepts)
         return ForgetRequest(classes=list(self.classes), recipe=self.recipe, **data)
 

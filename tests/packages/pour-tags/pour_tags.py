@@ -164,15 +164,8 @@ class Tags(Task[TaggedDataset, TaggedImages]):
         return {name: Score(f1(counts)[:, side].mean(dim=1), tuple(side)) for name, side in sides.items()}
 
     def request_data(
-        self,
-        arch: str,
-        dataset: TaggedDataset,
-        classes: tuple[int, ...],
-        *,
-        train: TaggedImages | None = None,
-        validation: int | None = None,
+        self, arch: str, dataset: TaggedDataset, classes: tuple[int, ...], train: TaggedImages
     ) -> dict[str, Any]:
-        train = self.split(dataset, "train") if train is None else train
         shows = self.belongs(torch.from_numpy(train.labels), classes).numpy()
         return {"forget": train.take(np.flatnonzero(shows)), "mirrors": False, "class_names": dataset.classes}
 

@@ -98,7 +98,7 @@ def test_the_trainer_gives_what_train_classifier_gives() -> None:
 def test_a_request_has_the_data_of_its_classes() -> None:
     digits = pour.load_dataset("digits")
     task = get_task("classify")
-    data = task.request_data("resnet-digits", digits, task.classes(digits, ["3"]), validation=0)
+    data = task.request_fields("resnet-digits", digits, task.classes(digits, ["3"]), validation=0)
     assert set(data["forget"].labels) == {3}
     assert 3 not in {*data["retain"].labels, *data["validation"].labels}
     held = np.isin(data["retain"].index, data["validation"].index)

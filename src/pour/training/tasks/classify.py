@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from pour.training.run import Run
 
 __all__ = ["Classify", "Images", "describe_classifier", "evaluation_loader", "train_classifier"]
-
-# Methods that compare with unseen images get a tenth of the training images, which they then do not train on.
-_VALIDATION = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,25 +75,14 @@ class Images(Task[ImageDataset, ImageSplit]):
         return counts
 
     def request_data(
-        self,
-        arch: str,
-        dataset: ImageDataset,
-        classes: tuple[int, ...],
-        *,
-        train: ImageSplit | None = None,
-        validation: int | None = None,
+        self, arch: str, dataset: ImageDataset, classes: tuple[int, ...], train: ImageSplit
     ) -> dict[str, Any]:
-        splits = Splits.of(dataset, list(classes))
-        if train is not None:
-            splits = replace(splits, train=Part.of(train, splits.forgotten))
-        if validation is not None and splits.validation is None:
-            splits = splits.holdout(_VALIDATION, validation)
+        part = Part.of(train, classes)
         return {
-            "forget": splits.forget_train,
-            "retain": splits.retain_train,
-            "validation": None if splits.validation is None else splits.validation.retain,
-            "mirrors": splits.mirrors,
-            "class_names": splits.classes,
+            "forget": part.forget,
+            "retain": part.retain,
+            "mirrors": dataset.info.mirrors,
+            "class_names": dataset.classes,
             "build": partial(self.build, arch, dataset),
         }
 

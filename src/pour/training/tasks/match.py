@@ -110,15 +110,9 @@ class Match(Images):
         return super().digest(dataset) + ("" if transfer is None else split_digest(transfer.splits["test"])[:32])
 
     def request_data(
-        self,
-        arch: str,
-        dataset: ImageDataset,
-        classes: tuple[int, ...],
-        *,
-        train: ImageSplit | None = None,
-        validation: int | None = None,
+        self, arch: str, dataset: ImageDataset, classes: tuple[int, ...], train: ImageSplit
     ) -> dict[str, Any]:
-        data = super().request_data(arch, dataset, classes, train=train, validation=validation)
+        data = super().request_data(arch, dataset, classes, train)
         return {**data, "encode": self.text_encoder(arch)}
 
     def identity(self) -> dict[str, Any]:

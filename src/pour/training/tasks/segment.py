@@ -175,17 +175,10 @@ class Segment(Task[SegmentationDataset, Scenes]):
             raise UsageError(f"The model has {head.num_classes} classes, the data {num_classes}.")
 
     def request_data(
-        self,
-        arch: str,
-        dataset: SegmentationDataset,
-        classes: tuple[int, ...],
-        *,
-        train: Scenes | None = None,
-        validation: int | None = None,
+        self, arch: str, dataset: SegmentationDataset, classes: tuple[int, ...], train: Scenes
     ) -> dict[str, Any]:
-        scenes = self.split(dataset, "train") if train is None else train
         # Only scenes that show a forgotten class, and in them only the labels of its pixels.
-        return {"forget": scenes.containing(classes).only(classes)}
+        return {"forget": train.containing(classes).only(classes)}
 
     def identity(self) -> dict[str, Any]:
         # The digest, because another machine may keep the file under another name.

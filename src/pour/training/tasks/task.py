@@ -13,6 +13,7 @@ import torch
 
 from pour._plug_ins import load_plug_ins
 from pour._records import decode, record
+from pour.data.splits import hold_out
 from pour.errors import UsageError
 from pour.models.card import set_class_names
 from pour.models.checkpoint import load, save
@@ -55,6 +56,8 @@ __all__ = [
 # A task of this package registers when its module is imported, so that pour also runs from an unpacked source tree.
 _BUILT_IN = {"segment": "pour.training.tasks.segment", "match": "pour.training.tasks.match"}
 _BUILT_IN["classify"] = "pour.training.tasks.classify"
+HELD_OUT = 0.1
+"""Share of training samples that are held out for validation or tuning."""
 # Number of samples on which a trained network is checked for scores that are not finite.
 _FEW = 100
 _TASKS: dict[str, type[Task[Any, Any]]] = {}
@@ -226,8 +229,20 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
     def check_head(self, head: Head, num_classes: int) -> None:
         """Raise UsageError if a model with the head ``head`` does not suit the task."""
 
-    @abstractmethod
-    def request_data(
+    def hold_out(
+        self, dataset: DatasetT, samples: SamplesT, classes: tuple[int, ...], seed: int
+    ) -> tuple[SamplesT, SamplesT]:
+        """Divide samples into training samples and a tenth of each class that is held out.
+
+        Samples with several labels are divided by whether they show one of ``classes``.
+        """
+        if self.one_label:
+            return hold_out(samples, samples.labels, dataset.classes, HELD_OUT, seed)
+        is_forgotten = self.belongs(torch.as_tensor(samples.labels), classes)
+        names = " or ".join(dataset.classes[label] for label in classes)
+        return hold_out(samples, np.where(is_forgotten, 0, 1), [names], HELD_OUT, seed)
+
+    def request_fields(
         self,
         arch: str,
         dataset: DatasetT,
@@ -243,8 +258,17 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
             dataset: Its data.
             classes: Indices of the classes.
             train: Training samples of the request; by default all of the dataset.
-            validation: Seed with which a tenth of the training samples of each class is held out for validation.
+            validation: Seed with which a tenth of the training samples is held out for validation.
         """
+        train = self.split(dataset, "train") if train is None else train
+        if validation is None:
+            return self.request_data(arch, dataset, classes, train)
+        train, held_out = self.hold_out(dataset, train, classes, validation)
+        return {**self.request_data(arch, dataset, classes, train), "validation": held_out.without(classes)}
+
+    @abstractmethod
+    def request_data(self, arch: str, dataset: DatasetT, classes: tuple[int, ...], train: SamplesT) -> dict[str, Any]:
+        """Return the fields of a :class:`~pour.ForgetRequest` that offers the training samples ``train``."""
 
     # Results
 
