@@ -15,7 +15,6 @@ from pour.bench import rows as rows_module
 from pour.bench.columns import label_of
 from pour.bench.rows import REFERENCES, methods_of, tuned_options
 from pour.bench.store import StoredExperiment
-from pour.bench.tuning import TUNED_CLASSES
 from pour.errors import UsageError
 from pour.unlearning import IterativeMethod, Method, get_method, registry
 from pour.unlearning.unlearn import make_method
@@ -172,7 +171,7 @@ def test_what_ships_with_pour_says_all_that_was_tuned_and_on_what() -> None:
             assert {**get_method(method).newer_options, **choice["options"]} == everything
             assert choice["dataset"] == dataset
             assert choice["architecture"] == get_experiment(dataset).architecture
-            assert tuple(choice["forgotten"]) == TUNED_CLASSES[dataset]
+            assert tuple(choice["forgotten"]) == get_experiment(dataset).tuning_forget
 
 
 def test_a_folder_without_tuning_is_told(tmp_path: Path) -> None:

@@ -78,6 +78,8 @@ def test_what_is_there_is_kept_and_what_is_damaged_is_made_again(store: Path, ex
 def test_bad_input_is_refused(experiment: Experiment, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="look at least once"):
         run_study(experiment, tmp_path, looks=0)
+    with pytest.raises(UsageError, match="a sample of camvid has several; give an experiment on images"):
+        run_study("camvid", tmp_path)
     without = dataclasses.replace(experiment, rows=tuple(row for row in experiment.rows if row.method != "delete"))
     with pytest.raises(UsageError, match="has no row of delete"):
         run_study(without, tmp_path, device="cpu")

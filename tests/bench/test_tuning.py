@@ -15,16 +15,14 @@ import pour.bench.tuning as tuning
 from pour._io import write_text
 from pour._records import encode
 from pour._torchvision import torchvision_works
-from pour.bench import Row, get_experiment, tune_experiment
+from pour.bench import EXPERIMENTS, Row, get_experiment, tune_experiment
 from pour.bench.rows import tuned_options
 from pour.bench.selection import Rule, Trial, TuningResult, choose, relative_change
 from pour.bench.tuning import MethodTuning, grid
-from pour.data import load_segmentation
 from pour.errors import DivergenceError, UsageError
 from pour.models.copy_and_swap import copy_model
-from pour.training import Recipe, Run
+from pour.training import Run
 from pour.training.tasks.classify import Classify
-from pour.training.tasks.segment import Segment
 from pour.unlearning import IterativeMethod, make_method
 from pour.unlearning.toolkit.find_rate import RATES
 
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pour.data.dataset import ImageDataset
-    from pour.data.formats.scenes import SegmentationDataset
     from pour.unlearning import ForgetRequest
 
 RUN = Run(device="cpu", progress=False)
@@ -389,10 +386,11 @@ def test_every_iterative_method_is_tuned_on_what_no_table_reports(
     assert all((a == b).all() for a, b in zip(call.model.parameters(), kept.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("name", ["digits", "cifar10", "cifar100"])
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "zeroshot"])
 def test_tuning_and_tables_share_nothing(name: str) -> None:
     experiment = get_experiment(name)
-    assert tuning.TUNED_CLASSES[name] not in experiment.forget
+    assert experiment.tuning_forget
+    assert not set(experiment.tuning_forget) & {label for request in experiment.forget for label in request}
     assert tuning.TUNING_SEED not in experiment.seeds
 
 
@@ -452,30 +450,35 @@ def test_bad_use_of_an_experiment_is_told(tmp_path: Path) -> None:
         tune_experiment("digits", tmp_path, forget=["3", "8"])
     with pytest.raises(UsageError, match="report seed 1 and class 3; tune on others"):
         tune_experiment("digits", tmp_path, forget=["3"], seed=1)
-    with pytest.raises(UsageError, match="Say which classes tuning mine should forget"):
-        tune_experiment(small_grid(name="mine"), tmp_path)
+    with pytest.raises(UsageError, match="experiment mine has no class for tuning; give classes with forget="):
+        tune_experiment(small_grid(name="mine", tuning_forget=()), tmp_path)
     assert not any(tmp_path.iterdir())
 
 
-@pytest.fixture(scope="module")
-def scenes(small_world: Path) -> SegmentationDataset:
-    return load_segmentation("camvid", small_world)
+SCENES = """
+task = "segment"
+dataset = "camvid"
+architecture = "smp:linknet:tu-mobilenetv3_small_050"
+recipe = { name = "scenes", epochs = 12, batch_size = 6, lr = 5e-3 }
+forget = ["road"]
+tuning_forget = ["car"]
 
-
-@pytest.fixture(scope="module")
-def segmenter(scenes: SegmentationDataset) -> nn.Module:
-    torchvision_works()
-    pytest.importorskip("segmentation_models_pytorch")
-    recipe = Recipe(epochs=12, batch_size=6, optimizer="adamw", lr=5e-3)
-    return Segment().train(scenes, recipe, RUN, arch="smp:linknet:tu-mobilenetv3_small_050")[0]
+[[rows]]
+name = "pour-d"
+method = "pour-d"
+setting = "tuned"
+options = { batch_size = 4, augment = false, steps = 4, lr = 3e-3 }
+"""
 
 
 @pytest.mark.parametrize("rule", ["user", "benchmark"])
-def test_a_method_is_tuned_on_scenes_by_their_iou(
-    segmenter: nn.Module, scenes: SegmentationDataset, tmp_path: Path, rule: Rule
-) -> None:
-    options = {"batch_size": 4, "augment": False, "steps": 4, "lr": 3e-3}
-    result = tune(segmenter, scenes, (2,), "pour-d", run=RUN, out=tmp_path, task=Segment(), rule=rule, options=options)
+def test_an_experiment_on_scenes_is_tuned_by_their_iou(small_world: Path, tmp_path: Path, rule: Rule) -> None:
+    torchvision_works()
+    pytest.importorskip("segmentation_models_pytorch")
+    file = tmp_path / "mine.toml"
+    file.write_text(SCENES)
+    (result,) = tune_experiment(str(file), tmp_path / "out", rule=rule, root=small_world, device="cpu", progress=False)
+    assert (result.dataset, result.forgotten) == ("camvid", (2,))
     finished = [trial for trial in result.trials if trial.failed is None]
     assert len(finished) >= 8
     assert all(0 <= (trial.forget_accuracy or 0) <= 1 for trial in finished)

@@ -64,6 +64,8 @@ class Experiment:
     """Requests: each a tuple of classes that are forgotten together."""
     together: bool = False
     """Whether a last request forgets all these classes together."""
+    tuning_forget: tuple[int | str, ...] = ()
+    """Classes that tuning forgets. No request contains them."""
     seeds: tuple[int, ...]
     rows: tuple[Row, ...]
     columns: tuple[str, ...] = ()
@@ -161,6 +163,8 @@ class ExperimentFile:
     """Requests: each is a class by index or name, or a list of classes that are forgotten together."""
     together: bool = False
     """Whether a last request forgets all classes of ``forget`` together."""
+    tuning_forget: tuple[int | str, ...] = ()
+    """Classes that ``pour tune`` forgets, by index or name. They are not in ``forget``."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of the training."""
     rows: tuple[str | Row, ...]
@@ -201,6 +205,7 @@ class ExperimentFile:
             recipe=_recipe(self.recipe or recipe),
             forget=tuple(item if isinstance(item, tuple) else (item,) for item in self.forget),
             together=self.together,
+            tuning_forget=self.tuning_forget,
             seeds=self.seeds,
             rows=tuple(_row(row, self.row_notes) for row in rows),
             columns=self.columns,

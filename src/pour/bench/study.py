@@ -136,6 +136,11 @@ def run_study(
     if looks < 1:
         raise UsageError(f"A study must look at least once, but looks is {looks}.")
     grid = get_experiment(experiment) if isinstance(experiment, str) else experiment
+    if not grid.get_task().one_label:
+        raise UsageError(
+            f"The study compares one feature vector per sample, but a sample of {grid.name} has several; give an "
+            "experiment on images."
+        )
     options = {method: _options(grid, method) for method in SEPARATED}
     # Defaults are included, so that a default that changes later makes the results again.
     resolved = {method: make_method(method, **values).stored_options() for method, values in options.items()}

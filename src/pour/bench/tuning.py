@@ -23,11 +23,11 @@ from pour._progress import ProgressBar
 from pour._records import encode, read, record
 from pour.bench.executors import crew
 from pour.bench.experiment import Experiment, get_experiment
+from pour.bench.grid import requests_of
 from pour.bench.rows import starting_options
 from pour.bench.selection import Rule, Trial, TuningResult, beyond, choose, relative_change
 from pour.bench.shared_models import ModelKey, SharedModels
 from pour.bench.store import check_folder, model_facts, refuse_other, settled_precision
-from pour.data.classes import resolve_classes
 from pour.errors import DivergenceError, UsageError
 from pour.metrics.unlearning import aus
 from pour.models.card import architecture
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pour.training.run import Precision
     from pour.training.tasks.task import Dataset, Task
 
-__all__ = ["TUNED_CLASSES", "TUNING_SEED", "MethodTuning", "grid", "starting_rates", "tune_experiment"]
+__all__ = ["TUNING_SEED", "MethodTuning", "grid", "starting_rates", "tune_experiment"]
 
 RUNGS = (-2, -1, 0, 1)
 """Learning rates of the first eight settings, as rungs of a ladder: 0.1, 0.3, 1 and 3 times the method's own."""
@@ -61,8 +61,6 @@ MOST_TRIALS = 16
 """Largest number of trials of a method."""
 TUNING_SEED = 100
 """Seed that no table reports."""
-TUNED_CLASSES: dict[str, tuple[int, ...]] = {"digits": (8,), "cifar10": (4,), "cifar100": (42,), "pathmnist": (3,)}
-"""Classes that the tuning of an experiment forgets. No table reports them."""
 
 
 @dataclass(kw_only=True)
@@ -336,7 +334,7 @@ def tune_experiment(
         out: Folder for the original and the trials. The argument ``tuning`` of an experiment reads it.
         methods: Methods to tune; by default all.
         rule: Data that decide, see :class:`MethodTuning`.
-        forget: Classes to forget while tuning; by default the classes in :data:`TUNED_CLASSES`.
+        forget: Classes to forget while tuning; by default ``tuning_forget`` of the experiment.
         seed: Seed of the original, of the hold-out and of every trial.
         batch_norm: BatchNorm mode of every trial. The tuned rows of tables freeze it, because methods without retained
             samples need that. Other methods may let it train.
@@ -358,8 +356,7 @@ def tune_experiment(
     # Several processes would draw over each other's progress bars, so one bar counts their methods.
     run = Run(seed=seed, device=device, precision=precision, progress=progress and jobs == 1, compile=compile)
     shared = SharedModels(grid, folder, None if root is None else Path(root), str(run.device), precision)
-    classes = _classes(grid, shared, forget)
-    _check_not_reported(grid, classes, seed)
+    classes = _classes(shared, forget, seed)
     original = ModelKey(seed, "original")
     identity = {name: value for name, value in shared.identity(original).items() if name not in ("seed", "without")}
     for facts in model_facts(folder):
@@ -401,6 +398,9 @@ class _Tuner:
     def do(self, method: str) -> None:
         """Tune a method. The trials and the choice are written to its folder."""
         experiment = self.shared.experiment
+        row = next(row for row in experiment.rows if row.method == method and row.setting == "tuned")
+        # Options that an earlier tuning has chosen must not decide where this one starts.
+        start = row.options if row.tuned_with is None else starting_options(method, experiment.dataset)
         MethodTuning(
             model=self.original,
             dataset=self.shared.dataset,
@@ -408,7 +408,7 @@ class _Tuner:
             method=method,
             out=self.shared.out,
             run=self.run,
-            options={"batch_norm": self.batch_norm, **starting_options(method, experiment.dataset)},
+            options={**start, "batch_norm": self.batch_norm},
             rule=self.rule,
             task=self.shared.task,
             arch=experiment.architecture,
@@ -428,19 +428,20 @@ def _methods(grid: Experiment, methods: Iterable[str] | None) -> list[str]:
     return names
 
 
-def _classes(grid: Experiment, shared: SharedModels, forget: Sequence[int | str] | None) -> tuple[int, ...]:
-    """Return the indices of the classes that the tuning forgets."""
-    if forget is None:
-        if grid.name not in TUNED_CLASSES:
-            raise UsageError(f"Say which classes tuning {grid.name} should forget (forget=).")
-        return TUNED_CLASSES[grid.name]
-    dataset = shared.dataset
-    return resolve_classes(list(forget), num_classes=dataset.num_classes, class_names=dataset.classes)
+def _classes(shared: SharedModels, forget: Sequence[int | str] | None, seed: int) -> tuple[int, ...]:
+    """Return the indices of the classes that tuning forgets.
 
-
-def _check_not_reported(grid: Experiment, classes: tuple[int, ...], seed: int) -> None:
-    """Raise UsageError if the experiment's tables report a class or the seed of the tuning."""
-    reported_classes = {label for request in grid.forget for label in request}
+    Raise UsageError if the experiment's tables report a class or the seed.
+    """
+    grid = shared.experiment
+    named = grid.tuning_forget if forget is None else forget
+    if not named:
+        raise UsageError(
+            f"The experiment {grid.name} has no class for tuning; give classes with forget=, or with tuning_forget in "
+            "its file."
+        )
+    classes = shared.task.classes(shared.dataset, list(named))
+    reported_classes = {label for request in requests_of(shared) for label in request}
     reported = [f"seed {seed}"] if seed in grid.seeds else []
     reported += [f"class {label}" for label in classes if label in reported_classes]
     if reported:
@@ -448,6 +449,7 @@ def _check_not_reported(grid: Experiment, classes: tuple[int, ...], seed: int) -
             f"The tables of {grid.name} report {' and '.join(reported)}; tune on others, or the tuned rows would have "
             "seen their own test."
         )
+    return classes
 
 
 def _check_batch_norm(folder: Path, batch_norm: BatchNormMode) -> None:

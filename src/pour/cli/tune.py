@@ -37,8 +37,8 @@ def tune(
     forget: Annotated[
         list[str] | None,
         typer.Option(
-            help="Classes to forget while tuning.",
-            show_default="8 on digits, 4 on cifar10, 42 on cifar100, 3 on pathmnist",
+            help="Class to forget while tuning; may be given several times.",
+            show_default="tuning_forget of the experiment",
         ),
     ] = None,
     settings: Set = None,
