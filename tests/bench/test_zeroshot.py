@@ -278,8 +278,8 @@ def test_the_commands_from_training_to_the_audit(tmp_path: Path, text_file: Path
     original, forgotten, by_class = (tmp_path / f"{name}.safetensors" for name in ("o", "f", "c"))
     common = ("--device", "cpu", "--quiet")
     done = process(
-        "train", "--data", "digits", "--arch", "clip-resnet-digits", "--text", text_file, "--epochs", 6, "--out",
-        original, *common,
+        "train", "--data", "digits", "--arch", "clip-resnet-digits", "--set", f"text={text_file}", "--epochs", 6,
+        "--out", original, *common,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     done = process(

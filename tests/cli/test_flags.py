@@ -69,11 +69,9 @@ def test_what_was_not_given_does_not_count():
 
 SCENES = ("with smp:deeplabv3plus:tu-tf_efficientnet_lite0 on camvid", ["--data", "camvid"])
 CLIP = ("with clip-resnet18 on cifar10", ["--data", "cifar10", "--arch", "clip-resnet18"])
-IMAGES = ("with resnet18 on cifar10", ["--data", "cifar10"])
 UNREAD_IN_TRAINING = [
-    *[(SCENES, flag) for flag in (["--freeze-backbone"], ["--image-size", 8], ["--text", "x"])],
-    *[(CLIP, flag) for flag in (["--weights", "x"], ["--image-size", 8], ["--freeze-backbone"], ["--limit", 1])],
-    *[(IMAGES, flag) for flag in (["--limit", 1], ["--text", "x"])],
+    *[(SCENES, flag) for flag in (["--freeze-backbone"], ["--image-size", 8])],
+    *[(CLIP, flag) for flag in (["--weights", "x"], ["--image-size", 8], ["--freeze-backbone"])],
 ]
 
 
@@ -87,6 +85,13 @@ def test_training_refuses_what_it_does_not_read(kind, flag):
     ("arguments", "words"),
     [
         (["--data", "camvid", "--set", "head=simplex"], "The task 'segment' has no setting 'head'; it has weights"),
+        (["--data", "camvid", "--set", "text=x"], "The task 'segment' has no setting 'text'"),
+        (
+            ["--data", "cifar10", "--arch", "clip-resnet18", "--set", "limit=1"],
+            "The task 'match' has no setting 'limit'",
+        ),
+        (["--data", "cifar10", "--set", "limit=1"], "The task 'classify' has no setting 'limit'"),
+        (["--data", "cifar10", "--set", "text=x"], "The task 'classify' has no setting 'text'"),
         (["--data", "cifar10", "--set", "enlarge=2"], "The task 'classify' has no setting 'enlarge'"),
         (["--data", "cifar10", "--set", "head=simplex"], "head='simplex' has no use without freeze_backbone"),
         (
@@ -103,8 +108,8 @@ def test_training_refuses_settings_that_its_task_does_not_have(arguments, words)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--data", "camvid", "--limit", 1, "--set", "enlarge=2", "--weights", "x"], "camvid is not under"),
-        (["--arch", "clip-resnet-digits", "--text", "absent.npz"], "absent.npz"),
+        (["--data", "camvid", "--set", "limit=1", "--set", "enlarge=2", "--weights", "x"], "camvid is not under"),
+        (["--arch", "clip-resnet-digits", "--set", "text=absent.npz"], "absent.npz"),
         (["--freeze-backbone", "--set", "head=simplex", "--image-size", 8], "pass the backbone's weights"),
         (["--image-size", 16], "takes images as they are"),
     ],

@@ -12,7 +12,7 @@ MOST_FIRST = 15
 MOST = 22
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "train"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_has_few_flags_and_shows_fewer(name: str) -> None:
     command = typer.main.get_command(make_app([])).commands[name]  # type: ignore[attr-defined]
     flags = [parameter for parameter in command.params if parameter.param_type_name == "option"]

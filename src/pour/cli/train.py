@@ -68,15 +68,6 @@ def train(
             rich_help_panel=MORE,
         ),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(help="For segmentation: number of images per split.", rich_help_panel=MORE)
-    ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(
-            help="File of text embeddings from pour texts; by default they are computed.", rich_help_panel=MORE
-        ),
-    ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default="by recipe", rich_help_panel=MORE)] = (
         None
     ),
@@ -103,7 +94,6 @@ def train(
         raise UsageError(f"--save-every is a number of seconds, 0 or more, but is {save_every}.")
     name = find_task(data, arch)
     flags = {"weights": weights, "freeze_backbone": freeze_backbone or None, "image_size": image_size}
-    flags |= {"limit": limit, "text": text}
     unread = {f"--{key.replace('_', '-')}": value for key, value in flags.items() if key not in setting_names(name)}
     refuse_unread(unread, f"with {arch or get_task(name).defaults(data)[0]} on {data}")
     given = {key: value for key, value in flags.items() if value is not None}
