@@ -43,7 +43,10 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch(exist_ok=False)
+        mode = temporary.stat().st_mode
         yield temporary
+        # Libraries may replace the file by one that only its owner can read.
+        temporary.chmod(mode)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(target)

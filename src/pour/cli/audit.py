@@ -163,7 +163,7 @@ def _write_page(
     from pour.report.pictures import Subject, draw_gallery
 
     samples, reports = task.split(dataset, "test"), {"unlearned": result}
-    subject = Subject(models=models, reports=reports, samples=samples, run=run, features=result.seen)
+    subject = Subject(models=models, reports=reports, samples=samples, run=run)
     gallery = draw_gallery(task.name, subject)
     pour.write_report(
         result,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pour.errors import UsageError
 from pour.models.history import history
 from pour.report.figures.layers import draw_layers
 from pour.report.figures.losses import draw_losses, loss_data
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from pour.auditing.features import Seen
     from pour.auditing.report import AuditReport
-    from pour.models.tap import Features
     from pour.report.page.feature_map import Embedding
     from pour.training.run import Run
     from pour.training.tasks.task import Task
@@ -40,8 +41,19 @@ class Subject:
     run: Run
     head: str | None = None
     """Name of the models' head, if pour cannot find it."""
-    features: Mapping[str, Features] = field(default_factory=dict)
-    """Features and scores of the test samples that an audit has kept, by model. Other models run again."""
+
+    @property
+    def seen(self) -> dict[str, Seen]:
+        """Features and scores of the models on the test samples, by name, as the audits have kept them."""
+        name, first = next(iter(self.reports.items()))
+        if not first.seen:
+            raise UsageError(f"The report {name!r} was read from a file, which has no features; audit the model again.")
+        roles = {"original": first, name: first, **self.reports, "retrained": first}
+        return {
+            name: report.seen["unlearned" if name in self.reports else name]
+            for name, report in roles.items()
+            if name in self.models
+        }
 
 
 @dataclass(frozen=True)

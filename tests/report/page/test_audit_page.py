@@ -311,7 +311,8 @@ def test_a_page_of_scenes_counts_pixels_and_shows_a_class_called_train(tmp_path:
         Line(name=name, section="scores", unlearned=Reading(value=0.5, n=90_000), verdict="no reference")
         for name in ("iou_r", "class_iou_r_train", "cka_f_o_train")
     ]
-    path = write_report(replace(report, lines=tuple(scenes)), tmp_path / "p.html")
+    data = replace(report.data, unit="pixel")
+    path = write_report(replace(report, lines=tuple(scenes), data=data), tmp_path / "p.html")
     text = path.read_text(encoding="utf-8")
     assert ">Pixels</th>" in text
     assert "test pixels with each answer" in text

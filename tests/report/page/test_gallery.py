@@ -6,12 +6,10 @@ from figure_examples import audit_report, relearning
 from torch import nn
 
 import pour
-from pour.models import extract_features
+from pour.errors import UsageError
 from pour.report import FigureSection, pictures
-from pour.report.page import gallery
 from pour.report.pictures import Subject, _common_figures, draw_gallery
 from pour.training import Run
-from pour.training.tasks.classify import evaluation_loader
 
 
 class Convolutional(nn.Module):
@@ -65,17 +63,17 @@ def common_titles(model, splits):
     return [section.title for section in _common_figures(subject)]
 
 
-def test_kept_features_are_drawn_without_another_run(digits_original, digits_splits, monkeypatch):
-    samples, run = digits_splits.test.whole, Run(device="cpu", progress=False)
-    kept = extract_features(digits_original, evaluation_loader(samples, run))
-    report = audit_report([str(label) for label in range(10)], forgotten=(3,))
-    models = {"original": digits_original, "student": digits_original}
-    subject = Subject(models=models, reports={"student": report}, samples=samples, run=run)
-    expected = gallery.draw_gallery(subject)
-    monkeypatch.setattr(gallery, "extract_features", None)
-    drawn = gallery.draw_gallery(replace(subject, features=dict.fromkeys(models, kept)))
-    assert drawn.figures == expected.figures
-    assert "Grad-CAM: original and student" in [section.title for section in drawn.figures]
+def test_a_network_with_feature_maps_has_grad_cam(digits_original, digits_splits):
+    student = pour.forget(digits_original, classes=["5"])
+    report = pour.audit(original=digits_original, unlearned=student, data=digits_splits, device="cpu", progress=False)
+    models = {"original": digits_original, "unlearned": student}
+    run = Run(device="cpu", progress=False)
+    subject = Subject(models=models, reports={"unlearned": report}, samples=digits_splits.test.whole, run=run)
+    drawn = draw_gallery("classify", subject)
+    assert "Grad-CAM: original and unlearned" in [section.title for section in drawn.figures]
+    read = type(report).from_json(report.to_json())
+    with pytest.raises(UsageError, match="audit the model again"):
+        draw_gallery("classify", replace(subject, reports={"unlearned": read}))
 
 
 def test_a_task_of_another_package_has_its_pictures_or_the_common_ones(monkeypatch, digits_original, digits_splits):

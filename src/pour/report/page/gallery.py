@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import torch
 
 from pour.errors import UsageError
-from pour.metrics.predictions import confusion_matrix
 from pour.models.copy_and_swap import in_float32
 from pour.models.head_on_images import FEW_IMAGES, head_on_images
-from pour.models.tap import Features, device_of, extract_features
+from pour.models.tap import device_of
 from pour.report.figures import (
     PlaneOf,
     angle_data,
@@ -32,16 +30,14 @@ from pour.report.figures import (
 from pour.report.page.feature_map import Embedding
 from pour.report.page.sections import FigureSection
 from pour.report.pictures import Gallery, register_pictures
-from pour.training.tasks.classify import evaluation_loader
-from pour.training.tasks.task import get_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
+    from pour.auditing.features import Seen
     from pour.auditing.report import AuditedData, AuditReport
-    from pour.models.head import Head
     from pour.report.pictures import Subject
 
 __all__ = ["draw_gallery"]
@@ -55,12 +51,11 @@ def draw_gallery(subject: Subject) -> Gallery:
     first = next(iter(subject.reports))
     data = subject.reports[first].data
     few = _pictures(subject, np.arange(min(FEW_IMAGES, len(subject.samples))))
-    heads = {name: head_on_images(model, few, head=subject.head) for name, model in subject.models.items()}
-    names = dict.fromkeys(["original", first, *subject.models])
-    features = {name: subject.features.get(name) or _features(subject, name, heads[name]) for name in names}
-    original = features["original"]
+    head = head_on_images(subject.models["original"], few, head=subject.head)
+    seen = subject.seen
+    original = seen["original"]
     points = embedding_data(
-        {name: part.features for name, part in features.items()},
+        {name: part.features for name, part in seen.items()},
         original.labels,
         classes=data.classes,
         forgotten=data.forgotten,
@@ -68,7 +63,7 @@ def draw_gallery(subject: Subject) -> Gallery:
         seed=subject.run.seed,
     )
     rows = {
-        "head": heads["original"].weight.float().cpu(),
+        "head": head.weight.float().cpu(),
         "class means": centered_class_means(original.features, original.labels),
     }
     figures = [
@@ -78,13 +73,13 @@ def draw_gallery(subject: Subject) -> Gallery:
             points,
             caption="Each model's features are centred, scaled and rotated into the original's frame first.",
         ),
-        *_confusions(features, data),
+        *_confusions(seen, data),
         FigureSection.of("Angles", draw_angles, angle_data(rows)),
         *_gradcam(subject, first, data, original),
         FigureSection.of("What is answered on forgotten images", draw_answers, answers_data(subject.reports[first])),
         *_tradeoffs(subject.reports),
     ]
-    answers = {name: part.scores.argmax(dim=1).cpu().numpy() for name, part in features.items()}
+    answers = {name: part.scores.argmax(dim=1).cpu().numpy() for name, part in seen.items()}
     return Gallery(tuple(figures), Embedding.of(points, answers, subject.samples.images))
 
 
@@ -92,27 +87,18 @@ def _pictures(subject: Subject, rows: np.ndarray) -> Tensor:
     return torch.as_tensor(subject.samples.images[rows]).permute(0, 3, 1, 2)
 
 
-def _features(subject: Subject, name: str, head: Head) -> Features:
-    """Return the features of the test images, one vector per image."""
-    batches = evaluation_loader(subject.samples, subject.run)
-    seen = extract_features(in_float32(subject.models[name]), batches, device=subject.run.torch_device, head=head)
-    rows = get_task("classify").rows(seen.features.movedim(head.dim, 1), seen.labels)
-    return replace(seen, features=rows.features.float())
-
-
-def _confusions(features: Mapping[str, Features], data: AuditedData) -> list[FigureSection]:
-    size, group, sections = len(data.classes), "Answers by true class", []
-    counts = {name: confusion_matrix(part.scores, part.labels, num_classes=size) for name, part in features.items()}
-    for name in counts:
+def _confusions(seen: Mapping[str, Seen], data: AuditedData) -> list[FigureSection]:
+    group, sections = "Answers by true class", []
+    for name in seen:
         if name != "original":
-            pair = {"original": counts["original"], name: counts[name]}
-            shares = confusion_data(pair, classes=data.classes, forgotten=data.forgotten)
+            counts = {model: seen[model].confusion for model in ("original", name)}
+            shares = confusion_data(counts, classes=data.classes, forgotten=data.forgotten)
             title = f"{group}: original and {name}"
             sections.append(FigureSection.of(title, draw_confusion, shares, group=group, choice=name))
     return sections
 
 
-def _gradcam(subject: Subject, unlearned: str, data: AuditedData, original: Features) -> list[FigureSection]:
+def _gradcam(subject: Subject, unlearned: str, data: AuditedData, original: Seen) -> list[FigureSection]:
     """Return Grad-CAM of the image of each class that the original model recognises with the highest probability.
 
     There is no figure for a model without feature maps.
