@@ -93,13 +93,8 @@ def run_demo(out: Path, *, forget: str, seed: int, progress: bool, console: Cons
         }
     models = {"original": original, **students, "retrained": references[0]}
     leading = next(iter(_METHODS))
-    features = {
-        "original": reports[leading].seen["original"],
-        **{title: report.seen["unlearned"] for title, report in reports.items()},
-        "retrained": reports[leading].seen["retrained"],
-    }
-    console.print(_table(features, find_head(original).weight, reports, splits))
-    subject = Subject(models=models, reports=reports, samples=splits.test.whole, run=run, features=features)
+    subject = Subject(models=models, reports=reports, samples=splits.test.whole, run=run)
+    console.print(_table(subject.seen, find_head(original).weight, reports, splits))
     page = _write(out, subject, f"pour demo --forget {name} --seed {seed}")
     console.print(
         f"POUR-P and POUR-A put a projection in front of the head, which removes {name} from what the head sees. The "
