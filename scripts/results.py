@@ -11,11 +11,9 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from pour.bench import make_class_table, make_replication_table, make_table, render
-from pour.bench.replication import other_options
+from pour.bench import make_table, render
 from pour.bench.rows import methods_of
-from pour.bench.segmentation_table import render_scenes, scene_lines
-from pour.bench.zeroshot_table import zero_shot_table
+from pour.bench.table import other_options
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -72,14 +70,14 @@ def collapse_table() -> list[str]:
 
 def zeroshot_table() -> list[str]:
     """What forgetting by text does: on average, all at once, and concept by concept for the default direction."""
-    table = zero_shot_table(grid("zeroshot"))
+    table = make_table(grid("zeroshot"))
     rows = tuple(row for row in table.rows if row.setting == "specific" or row.label.endswith((" at once", " of 10")))
     return render(dataclasses.replace(table, rows=rows), "markdown").rstrip().splitlines()
 
 
 def camvid_table() -> list[str]:
     """Every class forgotten from one segmentation network, and what that did to the others."""
-    return render_scenes(scene_lines(grid("camvid")), "markdown").rstrip().splitlines()
+    return render(make_table(grid("camvid")), "markdown").rstrip().splitlines()
 
 
 def directions_table() -> list[str]:
@@ -152,7 +150,7 @@ def short_cifar_table(name: str) -> list[str]:
 
 def class_table(name: str) -> list[str]:
     """Every row that ran on more than one class, and what it did to each."""
-    table = make_class_table(grid(name), columns=("acc_r_change", "acc_f", "rus_r", "answers_r"))
+    table = make_table(grid(name), columns=("acc_r_change", "acc_f", "rus_r", "answers_r"), by_class=True)
     several = [row for row in table.rows if len({key.partition(".")[2] for key in row.entries}) > 1]
     rows = tuple(row for row in several if not row.encoder and row.name != "pour-p-scores")
     # What did not run on the other classes has no line here.
@@ -169,7 +167,7 @@ def _is_of(note: str, rows: set[str]) -> bool:
 def repeat_table() -> list[str]:
     """CIFAR-10's two runs: how far apart the means of equal rows are, and which moved by more than two points."""
     stores = grid("cifar10"), grid("cifar10-earlier")
-    table, other = make_replication_table(*stores), other_options(*stores)
+    table, other = make_table(stores[0], against=stores[1]), other_options(*stores)
     pairs = [
         (row, before)
         for row, before in pairwise(table.rows)

@@ -292,7 +292,7 @@ def test_a_method_that_diverges_is_a_result(store: Path, monkeypatch: pytest.Mon
     outcome = walked(store, grid=replace(grid, rows=(*grid.rows, row)))
     assert outcome.failed == ("scrub-common, seed 0: The loss became nan at step 3; use a smaller learning rate.",)
     assert walked(store, grid=replace(grid, rows=(*grid.rows, row))).done == 0
-    assert "became nan" in pour.bench.render(pour.bench.make_table(store), "markdown")
+    assert "became nan" in pour.bench.rendering(pour.bench.make_table(store), "markdown")
 
 
 def test_a_tuned_row_that_diverges_runs_at_a_smaller_rate(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +315,7 @@ def test_a_tuned_row_that_diverges_runs_at_a_smaller_rate(store: Path, monkeypat
     assert cell is not None
     assert cell.rate_factor == pytest.approx(1 / 9)
     assert cell.setup["options"]["lr"] == 1e-3, "what was asked for"
-    text = pour.bench.render(pour.bench.make_table(store), "markdown")
+    text = pour.bench.rendering(pour.bench.make_table(store), "markdown")
     assert "finetune-tuned diverged at its learning rate on 1 of 1 seeds and ran at 1/9 of it there." in text
     # One rate for all is what the common setting is.
     rates.clear()

@@ -15,8 +15,7 @@ from PIL import Image
 import pour
 import pour.bench.cell as attempts
 from pour._torchvision import torchvision_works
-from pour.bench import Experiment, Row, get_experiment, read_store, run_experiment
-from pour.bench.segmentation_table import is_scene_store, render_scenes, scene_lines, scene_table
+from pour.bench import Experiment, Row, get_experiment, make_table, read_store, render, run_experiment
 from pour.bench.store import Cell, CellKey, load_store, read_cell, seal
 from pour.errors import DivergenceError, UsageError
 from pour.training import Recipe
@@ -39,7 +38,8 @@ GRID = Experiment(
     recipe=Recipe(epochs=15, batch_size=6, optimizer="adamw", lr=5e-3),
     forget=(("car",), ("pole",)),
     seeds=(0,),
-    layout="classes",
+    columns=get_experiment("camvid").columns,
+    table=get_experiment("camvid").table,
     pictures=("pour-p", "pour-d"),
     rows=(
         Row(name="original", method=None, setting="reference", family="reference"),
@@ -193,7 +193,7 @@ def test_the_published_results_are_of_the_experiment() -> None:
     assert known.recipe == asdict(grid.recipe)
     assert [row.name for row in known.rows] == [row.name for row in grid.rows]
     assert [row.label for row in known.rows] == [row.label for row in grid.rows]
-    assert (known.columns, known.notes, known.layout) == (grid.columns, grid.notes, grid.layout)
+    assert (known.columns, known.table) == (grid.columns, grid.table)
 
 
 @pytest.mark.parametrize(("options", "words"), OTHERWISE.values(), ids=[*OTHERWISE])
@@ -354,41 +354,50 @@ def test_a_method_that_diverges_does_not_take_the_rest_along(small_world, tmp_pa
     outcome = walked(tmp_path / "s", small_world, forget=["car"])
     assert outcome.done == 4
     assert outcome.failed == ("pour-d, seed 0: The loss became NaN at step 1.",)
-    lines = scene_lines(tmp_path / "s")
-    assert "failed: The loss became NaN" in render_scenes(lines, "markdown")
+    assert "failed: The loss became NaN" in render(make_table(tmp_path / "s"), "markdown")
 
 
 def test_the_table_says_what_the_cells_do(store) -> None:
-    assert is_scene_store(store)
-    lines = scene_lines(store)
-    assert [line.row for line in lines[:4]] == ["original", "masked-head", "pour-p", "pour-d"]
-    assert [line.forgotten for line in lines] == ["Car"] * 4 + ["Pole"] * 4
-    before, masked = lines[0], lines[1]
+    table = make_table(store)
+    assert [row.name for row in table.rows[:4]] == ["Car-original", "Car-masked-head", "Car-pour-p", "Car-pour-d"]
+    assert [row.label for row in table.rows] == ["Car"] * 4 + ["Pole"] * 4
+    before, masked = (row.entries for row in table.rows[:2])
     cell = read_cell(store, CellKey((2,), 0, "masked-head"))
     assert cell is not None
-    assert masked.values["iou_r"] == pytest.approx(100 * cell.values["iou_r"].value)
-    assert masked.changes["iou_f"] == pytest.approx(-before.values["iou_f"])
-    assert not before.changes
-    text = render_scenes(lines, "markdown")
-    assert text.splitlines()[0].startswith("| forgotten | method | IoU_r | IoU_r, rest | IoU_f |")
+    assert masked["iou_r"].mean == pytest.approx(100 * cell.values["iou_r"].value)
+    assert masked["iou_f"].change == pytest.approx(-before["iou_f"].mean)
+    assert masked["cka_r_o"].change is None, "a similarity is one with the original already"
+    assert not any(entry.change for entry in before.values())
+    text = render(table, "markdown")
+    assert text.splitlines()[2].startswith("| forgotten | method | IoU_r ↑ | IoU_r, rest ↑ | IoU_f ↓ |")
     assert "RUS(o), encoder" in text
-    assert text.count("\n| ") == 9
-    rows = list(csv.DictReader(io.StringIO(render_scenes(lines, "csv"))))
-    assert float(rows[1]["iou_f"]) == 0
-    assert r"\begin{tabular}" in render_scenes(lines, "latex")
-    assert "POUR-P, logit masked" in render_scenes(lines, "rich")
-    assert scene_table(lines).row_count == 8
-    with pytest.raises(UsageError, match="format must be one of"):
-        render_scenes(lines, "html")  # type: ignore[arg-type]
+    assert text.count("\n| ") == 10
+    assert f"0.00 (-{before['iou_f'].mean:.2f})" in text
+    rows = list(csv.DictReader(io.StringIO(render(table, "csv"))))
+    assert float(rows[1]["iou_f_mean"]) == 0
+    assert float(rows[1]["iou_f_change"]) == pytest.approx(-before["iou_f"].mean)
+    assert r"\begin{tabular}" in render(table, "latex")
+    assert "Masked head (control)" in render(table, "rich")
+    assert render(table, "rich").count("\nCar ") == 1, "a class stands in the first of its lines"
+
+
+def test_all_flags_of_a_table_work_for_scenes(store) -> None:
+    one = make_table(store, forget=["pole"], columns=["iou_f", "acc_r"])
+    assert {row.label for row in one.rows} == {"Pole"}
+    assert [column.key for column in one.columns] == ["iou_f", "acc_r"]
+    beside = make_table(store, by_class=True)
+    assert [row.name for row in beside.rows if not row.encoder] == ["original", "masked-head", "pour-p", "pour-d"]
+    assert {"iou_f.Car", "iou_f.Pole"} <= {column.key for column in beside.columns}
+    above = make_table(store, against=store)
+    assert len(above.rows) == 2 * len(make_table(store).rows)
 
 
 def test_the_papers_table_stands_beside_ours(store) -> None:
-    lines = scene_lines(store, against="paper")
-    paper = {line.forgotten: line for line in lines if line.published}
+    table = make_table(store, against="paper")
+    paper = {row.label: row for row in table.rows if row.published}
     assert set(paper) == {"dog", "cat", "bicycle", "chair", "bottle"}
-    assert paper["cat"].changes["iou_r"] == pytest.approx(-7.43)
-    text = render_scenes(lines, "markdown")
-    assert "ResNet-101" in text
+    assert paper["cat"].entries["iou_r"].change == pytest.approx(-7.43)
+    assert "ResNet-101" in render(table, "markdown")
 
 
 @pytest.mark.parametrize(
@@ -404,18 +413,20 @@ def test_the_papers_table_stands_beside_ours(store) -> None:
     ],
 )
 def test_cells_that_do_not_belong_together_make_no_table(short, changes, words) -> None:
-    assert len(scene_lines(short)) == 2
+    assert len(make_table(short).rows) == 2
     rewrite(short, read_store(short)[0], **changes)
     with pytest.raises(UsageError, match=words):
-        scene_lines(short)
+        make_table(short)
 
 
 def test_a_damaged_cell_is_told(short) -> None:
     lost = read_store(short)[-1]
     path = short / lost.key.path
     path.write_text(path.read_text()[:300])
-    with pytest.warns(UserWarning, match=rf"Damaged cells are left out \(1\), such as .*{lost.key.row}.json"):
-        assert len(scene_lines(short)) == 1
+    table = make_table(short)
+    assert len(table.rows) == 1
+    assert table.notes[-1].startswith("Damaged cells are left out (1), such as ")
+    assert f"{lost.key.row}.json" in table.notes[-1]
 
 
 def test_seeds_have_networks_of_their_own(short) -> None:
@@ -423,7 +434,7 @@ def test_seeds_have_networks_of_their_own(short) -> None:
         other = replace(cell, setup={**cell.setup, "seed": 1}, models={"original": "other"})
         (short / other.key.path).parent.mkdir(parents=True, exist_ok=True)
         (short / other.key.path).write_text(seal(other))
-    assert {line.seeds for line in scene_lines(short)} == {2}
+    assert {entry.n for row in make_table(short).rows for entry in row.entries.values()} == {2}
 
 
 def test_notes_stand_under_the_table(short) -> None:
@@ -435,31 +446,30 @@ def test_notes_stand_under_the_table(short) -> None:
             changed = replace(changed, setup={**cell.setup, "forgotten": [label]})
             (short / changed.key.path).parent.mkdir(parents=True, exist_ok=True)
             (short / changed.key.path).write_text(seal(changed))
-    lines = scene_lines(short)
-    assert [line.note for line in lines] == ["", "rate of a guess"] * 2
+    table = make_table(short)
     sentence = "Masked head (control): rate of a guess."
-    assert render_scenes(lines, "markdown").splitlines()[-1] == sentence
+    assert render(table, "markdown").splitlines()[-1] == sentence
     for format in ("markdown", "latex", "rich"):
-        assert render_scenes(lines, format).count(sentence) == 1
-    assert f"\n% {sentence}\n" in render_scenes(lines, "latex")
+        assert render(table, format).count(sentence) == 1  # type: ignore[arg-type]
+    assert f"\n% {sentence}\n" in render(table, "latex")
 
 
 def test_the_papers_setting_differs_only_from_other_data(short) -> None:
     words = "The network, data and image size differ"
-    text = render_scenes(scene_lines(short, against="paper"), "markdown")
+    text = render(make_table(short, against="paper"), "markdown")
     assert text.count(words) == text.count("paper: POUR on Pascal VOC 2012") == 1
-    assert words not in render_scenes(scene_lines(short), "markdown")
+    assert words not in render(make_table(short), "markdown")
     for cell in read_store(short):
         rewrite(short, cell, setup={"dataset": "voc2012"})
-    text = render_scenes(scene_lines(short, against="paper"), "markdown")
+    text = render(make_table(short, against="paper"), "markdown")
     assert words not in text
     assert "paper: POUR on Pascal VOC 2012" in text
 
 
 def test_what_was_measured_is_still_read() -> None:
-    lines = scene_lines(RESULTS)
-    assert len(lines) == 35
-    text = render_scenes(lines, "markdown")
+    table = make_table(RESULTS)
+    assert len(table.rows) == 35
+    text = render(table, "markdown")
     assert text.endswith("\nPOUR-D: rate chosen on car and 60 test images, with a network of 9 epochs.\n")
 
 

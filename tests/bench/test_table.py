@@ -11,10 +11,9 @@ import pytest
 from bench_cells import keep, made_up, table_grid
 from rich.console import Console
 
-from pour.bench import Row, make_class_table, make_replication_table, make_table, render, show_table
-from pour.bench.columns import COLUMNS, PAPER_COLUMNS
+from pour.bench import Row, make_table, render, show_table
+from pour.bench.columns import PAPER_COLUMNS, find_column, latex_text
 from pour.bench.published import Published, differs, published
-from pour.bench.rendering import latex_text
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -306,7 +305,7 @@ def test_classes_side_by_side(store: Path) -> None:
             made_up(GRID, "pour-d-tuned", values={"acc_r": value}, **dog),
             made_up(GRID, "sure-tuned", values={"acc_r": 0.8}, **dog),
         )
-    table = make_class_table(store, columns=["acc_r", "acc_r_change"])
+    table = make_table(store, columns=["acc_r", "acc_r_change"], by_class=True)
     assert [column.label for column in table.columns] == [
         "Acc_r, airplane",
         "change of Acc_r, airplane",
@@ -341,7 +340,7 @@ def test_a_store_beside_another(store: Path, tmp_path: Path) -> None:
     setup = dict(made_up(GRID, "sure-tuned").setup)
     keep(other, GRID, made_up(GRID, "sure-tuned", models="b", setup=setup | {"options": setup["options"] | {"lr": 7}}))
     keep(store, GRID, made_up(GRID, "sure-tuned", values={"acc_r": 0.9}))
-    table = make_replication_table(store, other, columns=["acc_r", "cka_f_o"])
+    table = make_table(store, against=other, columns=["acc_r", "cka_f_o"])
     below = [row for row in table.rows if row.elsewhere]
     assert {row.setting for row in below} == {str(other)}
     assert [row.name for row in below] == ["original", "sure-tuned", "delete-tuned", "pour-p", "pour-d-tuned"]
@@ -361,24 +360,22 @@ def test_a_store_beside_another(store: Path, tmp_path: Path) -> None:
     assert f"Not in {other}: retrained, finetune-tuned, delete-common, masked-head." in notes
     sources = [row["source"] for row in csv.DictReader(io.StringIO(render(table, "csv"))) if row["row"] == "original"]
     assert sources == ["measured", f"measured, {other}"]
-    apart = make_replication_table(store, other, columns=["acc_r_external"])
+    apart = make_table(store, against=other, columns=["acc_r_external"])
     assert f"No value of these columns is in {other} too." in apart.notes
-    swapped = make_replication_table(other, store, columns=["acc_r"])
+    swapped = make_table(other, against=store, columns=["acc_r"])
     assert f"Only in {store}: retrained, finetune-tuned, delete-common, masked-head." in swapped.notes
-    assert not any(
-        entry.difference for row in make_replication_table(store, store).rows for entry in row.entries.values()
-    )
+    assert not any(entry.difference for row in make_table(store, against=store).rows for entry in row.entries.values())
 
 
 def test_stores_of_different_things_do_not_stand_beside_each_other(store: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     keep(other, GRID, made_up(GRID, "original", forget=(5,), forgotten_names=("dog",)))
     with pytest.raises(UsageError, match=r"no results of forgetting 0; it has those of dog"):
-        make_replication_table(store, other)
+        make_table(store, against=other)
     grid = replace(GRID, architecture="resnet-small")
     keep(tmp_path / "small", grid, made_up(grid, "original"))
     with pytest.raises(UsageError, match=r"is of cifar10, resnet18, .* of cifar10, resnet-small, .* same experiment"):
-        make_replication_table(store, tmp_path / "small")
+        make_table(store, against=tmp_path / "small")
 
 
 def test_a_setting_that_was_not_run_is_named_once(store: Path, tmp_path: Path) -> None:
@@ -404,12 +401,12 @@ def test_wrong_use_is_told(store: Path, tmp_path: Path) -> None:
 
 
 def test_published_values() -> None:
-    assert published("cifar10", "delete", COLUMNS["rus_r"]) == Published(0.39, 0.01)
-    assert published("cifar10", "salun", COLUMNS["acc_r"]) == Published(92.72, None)
-    assert published("cifar100", "pour-d", COLUMNS["rus_r"]) == Published(0.65, None)
-    assert published("cifar10", "retrained", COLUMNS["rmia"]) is None
-    assert published("digits", "pour-d", COLUMNS["acc_r"]) is None
-    assert published("cifar10", "sure", COLUMNS["acc_r_change"]) is None
+    assert published("cifar10", "delete", find_column("rus_r")) == Published(0.39, 0.01)
+    assert published("cifar10", "salun", find_column("acc_r")) == Published(92.72, None)
+    assert published("cifar100", "pour-d", find_column("rus_r")) == Published(0.65, None)
+    assert published("cifar10", "retrained", find_column("rmia")) is None
+    assert published("digits", "pour-d", find_column("acc_r")) is None
+    assert published("cifar10", "sure", find_column("acc_r_change")) is None
 
 
 def test_two_deviations() -> None:
@@ -464,10 +461,10 @@ def test_runs_that_were_trained_otherwise_are_not_set_above_each_other(store: Pa
     longer = replace(GRID, recipe=GRID.recipe.change(epochs=GRID.recipe.epochs + 1))
     keep(tmp_path / "other", longer, made_up(longer, "pour-p", values={"acc_r": 0.5}))
     with pytest.raises(UsageError, match="another recipe"):
-        make_replication_table(store, tmp_path / "other")
+        make_table(store, against=tmp_path / "other")
     for name, changes in (("one", {}), ("two", {"precision": "bf16", "data": "other"})):
         keep(tmp_path / name, GRID, made_up(GRID, "pour-p", values={"acc_r": 0.5}, **changes))
-    notes = make_replication_table(tmp_path / "one", tmp_path / "two").notes
+    notes = make_table(tmp_path / "one", against=tmp_path / "two").notes
     assert f"{tmp_path / 'two'} ran in another precision." in notes
     assert f"{tmp_path / 'two'} ran on other images." in notes
     assert f"One seed on either side: nothing says whether values of {tmp_path / 'two'} differ." in notes

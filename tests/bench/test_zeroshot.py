@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from command_line import here, process
 
 import pour
-from pour.bench import export_store, get_experiment, import_store, render, run_experiment
+from pour.bench import export_store, get_experiment, import_store, make_table, render, run_experiment
+from pour.bench.rendering import draw_bars, save_bars
 from pour.bench.store import load_store, read_store, seal
-from pour.bench.zeroshot_table import ROWS, draw_zero_shot, is_zero_shot_store, save_bars, zero_shot_table
 from pour.data.dataset import ImageDataset, ImageSplit
 from pour.errors import UsageError
 from pour.models import CAPTIONS, PROMPTS, TextTable, ZeroShotClassifier
@@ -27,6 +27,7 @@ from pour.models.clip.texts import prompts_of
 WIDTH = 48
 DIGITS = [str(digit) for digit in range(10)]
 FORGET = ["3", "8"]
+ROWS = tuple(row.name for row in get_experiment("zeroshot").rows)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +178,7 @@ def test_the_results_that_ship_with_pour_are_of_the_built_in_experiment() -> Non
     assert known.recipe == asdict(grid.recipe)
     assert [row.name for row in known.rows] == [row.name for row in grid.rows]
     assert [row.label for row in known.rows] == [row.label for row in grid.rows]
-    assert (known.columns, known.notes, known.layout) == (grid.columns, grid.notes, grid.layout)
+    assert (known.columns, known.table) == (grid.columns, grid.table)
 
 
 def test_a_concept_named_twice_is_forgotten_once(copy: Path, text_file: Path) -> None:
@@ -192,8 +193,7 @@ def test_a_store_of_another_experiment_is_refused(tmp_path: Path, text_file: Pat
 
 
 def test_the_table_has_means_and_every_concept(store: Path) -> None:
-    assert is_zero_shot_store(store)
-    table = zero_shot_table(store, against="paper")
+    table = make_table(store, against="paper")
     labels = [row.label for row in table.rows]
     assert labels[:8] == ["each of 2"] * 4 + ["2 at once"] * 4
     assert {"3", "8", "goldfish", "bison"} <= set(labels)
@@ -211,13 +211,13 @@ def test_the_table_has_means_and_every_concept(store: Path) -> None:
 def test_a_damaged_cell_is_told(copy: Path) -> None:
     path = copy / read_store(copy)[0].key.path
     path.write_text(path.read_text()[:300])
-    assert any(note.startswith("Damaged cells are left out (1)") for note in zero_shot_table(copy).notes)
+    assert any(note.startswith("Damaged cells are left out (1)") for note in make_table(copy).notes)
 
 
 def test_every_joint_request_has_lines_of_its_own(copy: Path, text_file: Path) -> None:
     run(copy, text_file, forget=["1", "7"], methods=["text", "specific"])
     run(copy, text_file, forget=["1", "7", "8"], methods=["text"])
-    table = zero_shot_table(copy)
+    table = make_table(copy)
     joint = [row for row in table.rows if "at once" in row.label]
     assert [(row.label, row.setting) for row in joint] == [
         ("2 at once: 1, 7", "text (paper)"),
@@ -247,30 +247,30 @@ def test_cells_that_do_not_belong_together_make_no_table(copy: Path, changes: di
     cell = next(cell for cell in read_store(copy) if (cell.key.forget, cell.key.row) == ((3,), "text"))
     setup = {**cell.setup, **changes.get("setup", {})}
     (copy / cell.key.path).write_text(seal(replace(cell, **{**changes, "setup": setup})))
-    for show in (zero_shot_table, lambda out: draw_zero_shot(out, row="text"), save_bars):
+    for show in (make_table, lambda out: draw_bars(out, row="text"), save_bars):
         with pytest.raises(UsageError, match=words):
             show(copy)
-    assert draw_zero_shot(copy, row="specific")
+    assert draw_bars(copy, row="specific")
 
 
 def test_what_was_measured_is_still_read() -> None:
-    table = zero_shot_table(Path(__file__).parents[2] / "results" / "zeroshot.json.gz")
+    table = make_table(Path(__file__).parents[2] / "results" / "zeroshot.json.gz")
     assert [row.label for row in table.rows[:8]] == ["each of 10"] * 4 + ["10 at once"] * 4
 
 
 def test_the_bars_show_each_concept(store: Path) -> None:
-    figure = draw_zero_shot(store, row="text")
+    figure = draw_bars(store, row="text")
     assert "points on its own classes" in figure.get_label()
     assert len(save_bars(store)) == 2 * len(ROWS)
     with pytest.raises(UsageError, match="no results of the row"):
-        draw_zero_shot(store, seed=9)
+        draw_bars(store, seed=9)
 
 
 def test_results_travel_without_their_models(store: Path, tmp_path: Path) -> None:
     assert export_store(store, tmp_path / "cells.tar") == 12
     assert import_store(tmp_path / "cells.tar", tmp_path / "there") == 12
-    assert zero_shot_table(tmp_path / "there") == zero_shot_table(store)
-    assert draw_zero_shot(tmp_path / "there").get_label() == draw_zero_shot(store).get_label()
+    assert make_table(tmp_path / "there") == make_table(store)
+    assert draw_bars(tmp_path / "there").get_label() == draw_bars(store).get_label()
 
 
 @pytest.mark.slow

@@ -720,7 +720,7 @@ def test_what_is_wrong_with_a_grid_is_told_before_results_are_taken_in(tmp_path)
 def test_stores_of_other_kinds_are_not_set_above_each_other(tmp_path):
     results = ROOT / "results"
     for other in ("zeroshot", "camvid"):
-        assert "another kind" in refusal(
+        assert "give results of the same experiment" in refusal(
             "table", results / "cifar100.json.gz", "--against", results / f"{other}.json.gz"
         )
 

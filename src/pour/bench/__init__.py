@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING
 from pour._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from pour.bench.class_table import make_class_table
     from pour.bench.experiment import EXPERIMENTS, Experiment, get_experiment, parse_seeds
     from pour.bench.grid import Outcome, run_experiment
     from pour.bench.rendering import Format, render, rich_table, show_table
-    from pour.bench.replication import make_replication_table
     from pour.bench.rows import Row, expand_rows
     from pour.bench.selection import TuningResult
     from pour.bench.store import Cell, CellKey, export_store, import_store, read_store
@@ -37,8 +35,6 @@ _HOMES = {
     "follow": "pour.bench.trajectory",
     "get_experiment": "pour.bench.experiment",
     "import_store": "pour.bench.store",
-    "make_class_table": "pour.bench.class_table",
-    "make_replication_table": "pour.bench.replication",
     "make_table": "pour.bench.table",
     "parse_seeds": "pour.bench.experiment",
     "read_store": "pour.bench.store",
@@ -70,8 +66,6 @@ __all__ = [
     "follow",
     "get_experiment",
     "import_store",
-    "make_class_table",
-    "make_replication_table",
     "make_table",
     "parse_seeds",
     "read_store",

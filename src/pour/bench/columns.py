@@ -1,98 +1,126 @@
-"""What the tables show: the paper's columns and a few beside them, and how each is read."""
+"""Columns and labels of a result table."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["BOTH_TEST_SETS", "COLUMNS", "LABELS", "PAPER_COLUMNS", "Column", "label_of"]
+from pour._records import record
+from pour.errors import UsageError
+from pour.metrics.catalogue import find_metric
+
+__all__ = ["BOTH_TEST_SETS", "PAPER_COLUMNS", "Column", "TableLayout", "find_column", "label_of", "latex_text"]
+
+_ALIASES = {"rmia": "rmia_tpr", "probe": "probe_linear"}
+"""Names of the paper for two metrics."""
+_SUFFIXES = {
+    "": ("", ""),
+    "_train": (", train", ", train"),
+    "_external": (", external", ", ext."),
+    "_before": (" before", " before"),
+}
+"""Words for the images or the model, in text and in LaTeX."""
+_LATEX_SPECIAL = str.maketrans(
+    {char: f"\\{char}" for char in "_%&#${}"}
+    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+)
+
+
+@record
+@dataclass(frozen=True, kw_only=True)
+class TableLayout:
+    """Arrangement of an experiment's table."""
+
+    rows: Literal["methods", "classes", "concepts"] = "methods"
+    """Methods on one request; one block per request; or means over requests, then each request."""
+    title: str = ""
+    """Words after dataset and network."""
+    heads: tuple[str, str] = ("method", "setting")
+    """Titles of the first two columns."""
+    notes: tuple[str, ...] = ()
+    """Sentences below the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One measure of a row."""
+    """One metric of a table."""
 
     key: str
-    """Its name in tables, and in the paper's where it is there."""
+    """Name in tables and on the command line."""
     line: str
-    """Its name in an audit."""
+    """Name in an audit."""
     label: str
     latex: str
     percent: bool = False
-    """Shown times 100."""
-    better: Literal["higher", "lower"] = "higher"
+    """Whether values are shown times 100."""
+    better: Literal["higher", "lower", "as retrained"] = "higher"
     change: bool = False
-    """Shown as the difference from the same measure of the original."""
+    """Whether the difference from the original model is shown."""
 
     @property
     def scale(self) -> float:
-        """What the audit's value is multiplied with."""
+        """Factor between the audit's value and the shown one."""
         return 100.0 if self.percent else 1.0
 
 
-def _percent(key: str, label: str, latex: str, better: Literal["higher", "lower"], line: str | None = None) -> Column:
-    return Column(key=key, line=line or key, label=label, latex=latex, percent=True, better=better)
+def find_column(key: str) -> Column:
+    """Return the column of a metric, described by the catalogue of metrics.
 
+    Args:
+        key: Name of a metric. The endings ``_train`` and ``_external`` name the images, ``_before`` the original model,
+            and ``_change`` the difference from the original model. ``raw.`` in front means the features before a
+            projector.
 
-_EXTERNAL = (
-    _percent("acc_r_external", "Acc_r, external", "Acc$_r$, ext.", "higher"),
-    _percent("acc_f_external", "Acc_f, external", "Acc$_f$, ext.", "lower"),
-    Column(key="aus_external", line="aus_external", label="AUS, external", latex="AUS, ext."),
-    Column(
-        key="cka_f_o_external",
-        line="cka_f_o_external",
-        label="CKA_f(o), external",
-        latex="CKA$_f^{(o)}$, ext.",
-        better="lower",
-    ),
-    Column(key="cka_r_o_external", line="cka_r_o_external", label="CKA_r(o), external", latex="CKA$_r^{(o)}$, ext."),
-    Column(key="rus_o_external", line="rus_o_external", label="RUS(o), external", latex="RUS$^{(o)}$, ext."),
-    Column(
-        key="acc_r_change_external",
-        line="acc_r_external",
-        label="change of Acc_r, external",
-        latex="$\\Delta$Acc$_r$, ext.",
-        percent=True,
-        change=True,
-    ),
-)
+    Raises:
+        UsageError: The catalogue has no such metric.
 
-COLUMNS: dict[str, Column] = {
-    column.key: column
-    for column in (
-        _percent("acc_r", "Acc_r", "Acc$_r$", "higher"),
-        _percent("acc_f", "Acc_f", "Acc$_f$", "lower"),
-        _percent("acc_tr", "Acc_tr", "Acc$_{tr}$", "higher"),
-        _percent("acc_tf", "Acc_tf", "Acc$_{tf}$", "lower"),
-        Column(key="aus", line="aus", label="AUS", latex="AUS"),
-        _percent("rmia", "rMIA", "rMIA", "lower", "rmia_tpr"),
-        Column(key="cka_f_o", line="cka_f_o", label="CKA_f(o)", latex="CKA$_f^{(o)}$", better="lower"),
-        Column(key="cka_r_o", line="cka_r_o", label="CKA_r(o)", latex="CKA$_r^{(o)}$"),
-        Column(key="rus_o", line="rus_o", label="RUS(o)", latex="RUS$^{(o)}$"),
-        Column(key="cka_f_r", line="cka_f_r", label="CKA_f(r)", latex="CKA$_f^{(r)}$"),
-        Column(key="cka_r_r", line="cka_r_r", label="CKA_r(r)", latex="CKA$_r^{(r)}$"),
-        Column(key="rus_r", line="rus_r", label="RUS(r)", latex="RUS$^{(r)}$"),
-        _percent("probe", "probe", "probe", "lower", "probe_linear"),
-        _percent("answers_r", "answers(r)", "answers$^{(r)}$", "lower"),
-        Column(
-            key="acc_r_change",
-            line="acc_r",
-            label="change of Acc_r",
-            latex="$\\Delta$Acc$_r$",
-            percent=True,
-            change=True,
-        ),
-        *_EXTERNAL,
+    Example:
+        >>> find_column("acc_r_change").label, find_column("cka_f_o_external").latex
+        ('change of Acc_r', 'CKA$_f^{(o)}$, ext.')
+    """
+    line = key.replace("_change", "", 1)
+    line = _ALIASES.get(line, line)
+    match = find_metric(line)
+    suffix = "" if match is None else match[1]
+    if match is None or (suffix not in _SUFFIXES and not match[0].name.startswith("class_")):
+        raise UsageError(
+            f"There is no column {key!r}; use a name of pour metrics, also with _train, _external, _before or _change "
+            "at its end."
+        )
+    metric, change = match[0], "_change" in key
+    words, latex_words = _SUFFIXES.get(suffix, (f", {suffix[1:]}",) * 2)
+    encoder = ", encoder" if line.startswith("raw.") else ""
+    delta = r"$\Delta$" if change else ""
+    return Column(
+        key=key,
+        line=line,
+        label=f"{'change of ' * change}{metric.label}{words}{encoder}",
+        latex=f"{delta}{metric.latex}{latex_words}{encoder}",
+        percent=metric.percent,
+        # The original model had better have something to forget.
+        better="higher" if suffix == "_before" else metric.better,
+        change=change,
     )
-}
-"""By key; accuracies, rMIA (the attack's true-positive rate, as in the paper), the probe and answers(r), how unlike the
-retrained network's the answers to forgotten images are, are in percent."""
 
-PAPER_COLUMNS = tuple(COLUMNS)[:12]
-"""What the paper's first table shows, in its order."""
+
+PAPER_COLUMNS = (
+    "acc_r",
+    "acc_f",
+    "acc_tr",
+    "acc_tf",
+    "aus",
+    "rmia",
+    "cka_f_o",
+    "cka_r_o",
+    "rus_o",
+    "cka_f_r",
+    "cka_r_r",
+    "rus_r",
+)
+"""Columns of the paper's first table, in its order."""
 
 BOTH_TEST_SETS = tuple(f"{key}{suffix}" for suffix in ("", "_external") for key in ("acc_r", "acc_f", "aus", "rus_o"))
-"""What the paper's table under domain shift shows: four measures on internal test images, then on external ones."""
+"""Columns of the paper's table under domain shift: four metrics on internal, then on external test images."""
 
 LABELS = {
     "original": "Original",
@@ -130,10 +158,21 @@ LABELS = {
     "duck": "DUCK",
     "l1-sparse": "l1-sparse",
 }
+"""Names of rows and methods in tables."""
+
+
+def latex_text(text: str) -> str:
+    r"""Return a text as LaTeX prints it.
+
+    Example:
+        >>> print(latex_text("50 % of a_b~{c}"))
+        50 \% of a\_b\textasciitilde{}\{c\}
+    """
+    return " ".join(text.translate(_LATEX_SPECIAL).split())
 
 
 def label_of(row: str, method: str | None) -> str:
-    """How a table calls a row.
+    """Return the name of a row in tables.
 
     Example:
         >>> label_of("delete-common", "delete"), label_of("mine", "mine")

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pour._records import Json, Option, convert, read, record
-from pour.bench.columns import COLUMNS
+from pour.bench.columns import TableLayout, find_column
 from pour.bench.rows import Row, Variant, expand_rows, read_options
-from pour.bench.store import Layout
 from pour.errors import UsageError
 from pour.training.recipes import RECIPES, Recipe, get_recipe
 from pour.training.tasks.task import get_task, setting_names
@@ -70,10 +69,8 @@ class Experiment:
     rows: tuple[Row, ...]
     columns: tuple[str, ...] = ()
     """Columns of the table; empty for those of the task."""
-    layout: Layout = "methods"
+    table: TableLayout = field(default_factory=TableLayout)
     """Arrangement of the table."""
-    notes: tuple[str, ...] = ()
-    """Sentences below the table."""
     pictures: tuple[str, ...] = ()
     """Rows whose pictures are saved, if the task has pictures."""
     folder: Path | None = None
@@ -86,9 +83,8 @@ class Experiment:
         names = [row.name for row in self.rows]
         if len(set(names)) < len(names):
             raise UsageError(f"The experiment {self.name} names a row twice; give each row its own name.")
-        unknown = [key for key in self.columns if key not in COLUMNS]
-        if unknown and self.layout == "methods":
-            raise UsageError(f"There is no column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}.")
+        for key in self.columns:
+            find_column(key)
         if min(self.seeds) < 0:
             raise UsageError(f"A seed must not be negative, but is {min(self.seeds)}.")
         self.get_task()
@@ -175,10 +171,8 @@ class ExperimentFile:
     """Folder of ``pour tune`` for the tuned rows, by default the tuned options that ship with pour."""
     row_notes: dict[str, str] = field(default_factory=dict)
     """Notes of rows, by row. They replace the notes in ``rows``."""
-    layout: Layout = "methods"
-    """Arrangement of the table: methods on one request, one request after the other, or means over requests first."""
-    notes: tuple[str, ...] = ()
-    """Sentences below the table."""
+    table: TableLayout = field(default_factory=TableLayout)
+    """Arrangement of the table."""
     columns: tuple[str, ...] = ()
     """Columns of the table, by default the columns of the task."""
     pictures: tuple[str, ...] = ()
@@ -209,8 +203,7 @@ class ExperimentFile:
             seeds=self.seeds,
             rows=tuple(_row(row, self.row_notes) for row in rows),
             columns=self.columns,
-            layout=self.layout,
-            notes=self.notes,
+            table=self.table,
             pictures=self.pictures,
             folder=folder,
         )
@@ -298,7 +291,7 @@ def _content(path: Path) -> dict[str, Any]:
 def _merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of both. A table of ``upper`` changes the table of ``lower``, unless it names another recipe."""
     merged = {**lower, **upper}
-    for key in ("recipe", "settings", "row_notes"):
+    for key in ("recipe", "settings", "row_notes", "table"):
         below, above = lower.get(key, {}), upper.get(key)
         below = {"name": below} if isinstance(below, str) else below
         if isinstance(above, dict) and isinstance(below, dict) and not (key == "recipe" and "name" in above):

@@ -1,110 +1,170 @@
-"""The paper's printed numbers, and whether a measured one differs from them."""
+"""Values that the paper prints, and whether a measured value differs from them."""
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from pour._records import read, record
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
     from pour.bench.columns import Column
 
-__all__ = ["Difference", "Published", "differs", "published", "published_notes", "unlike_published"]
+__all__ = [
+    "Difference",
+    "Examples",
+    "Published",
+    "differs",
+    "published",
+    "published_examples",
+    "published_notes",
+    "unlike_published",
+]
 
 Difference = Literal["above", "below"]
 
-# The paper prints two decimals: a value may be off by half of the last one.
+# Half of the last printed digit: the paper prints two decimals.
 _ROUNDING = 0.005
 _DEVIATIONS = 2.0
 
 
 @dataclass(frozen=True)
 class Published:
-    """A printed mean, in the column's unit, and its deviation over runs where one was printed."""
+    """Printed mean in the column's unit, and its deviation over runs if one is printed."""
 
     mean: float
     std: float | None
 
 
+@record
+@dataclass(frozen=True, kw_only=True)
+class PaperTable:
+    """Table of methods on one dataset."""
+
+    dataset: str
+    table: str
+    forget: tuple[int, ...]
+    """Forgotten classes. The paper does not name them all."""
+    architectures: tuple[str, ...] = ()
+    """Networks that the table is about; empty for any."""
+    runs: int | None = None
+    mean: Mapping[str, Mapping[str, int | float]]
+    """By method and column."""
+    std: Mapping[str, Mapping[str, int | float]]
+    note: str = ""
+    """Difference between the paper's setting and pour's."""
+
+
+@record
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """Classes that the paper forgets from one model of a task, before and after."""
+
+    label: str
+    rows: Mapping[str, Mapping[str, int | float]]
+    """By class and column."""
+    dataset: str | None = None
+    note: str = ""
+    otherwise: str = ""
+    """Sentence for results on another dataset."""
+
+
+@record
+@dataclass(frozen=True, kw_only=True)
+class _Paper:
+    """Content of ``published.json``."""
+
+    source: str
+    tables: tuple[PaperTable, ...]
+    examples: Mapping[str, Examples] = field(default_factory=dict)
+    """By task."""
+
+
 @cache
-def _tables() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
-    return found
+def _paper() -> _Paper:
+    return read(_Paper, Path(__file__).with_name("published.json"))
+
+
+def _tables(dataset: str) -> list[PaperTable]:
+    return [table for table in _paper().tables if table.dataset == dataset]
 
 
 def published(dataset: str, method: str, column: Column) -> Published | None:
-    """What the paper prints for a method on a dataset, or None.
+    """Return the printed value of a method on a dataset, or None if there is none.
 
     Example:
-        >>> from pour.bench.columns import COLUMNS
-        >>> published("cifar10", "pour-d", COLUMNS["acc_r"])
+        >>> from pour.bench.columns import find_column
+        >>> published("cifar10", "pour-d", find_column("acc_r"))
         Published(mean=92.86, std=1.02)
-        >>> round(published("cifar10", "pour-p", COLUMNS["acc_r_change"]).mean, 2)
+        >>> round(published("cifar10", "pour-p", find_column("acc_r_change")).mean, 2)
         0.5
     """
-    tables: list[dict[str, Any]] = _tables().get(dataset, [])
     key = column.line if column.change else column.key
-    for table in tables:
-        mean = table["mean"].get(method, {}).get(key)
+    for table in _tables(dataset):
+        mean = table.mean.get(method, {}).get(key)
         if mean is None:
             continue
         if not column.change:
-            return Published(mean, table["std"].get(method, {}).get(key))
-        before = table["mean"].get("original", {}).get(key)
-        # Method and original share their seeds, so the two deviations do not add up to that of the change.
+            return Published(mean, table.std.get(method, {}).get(key))
+        before = table.mean.get("original", {}).get(key)
+        # Method and original share their seeds, so the deviation of the change is unknown.
         return None if before is None else Published(mean - before, None)
     return None
 
 
+def published_examples(task: str) -> Examples | None:
+    """Return the classes that the paper forgets from one model of a task, or None if there are none."""
+    return _paper().examples.get(task)
+
+
 def published_notes(dataset: str) -> tuple[str, ...]:
-    """What a reader must know before comparing with the paper's numbers on a dataset.
+    """Return the differences between the paper's setting and pour's on a dataset.
 
     Example:
         >>> published_notes("cifar10")
         ()
     """
-    tables: list[dict[str, Any]] = _tables().get(dataset, [])
-    return tuple(table["note"] for table in tables if "note" in table)
+    return tuple(table.note for table in _tables(dataset) if table.note)
 
 
 def unlike_published(dataset: str, forget: tuple[int, ...], architecture: str) -> str | None:
-    """Why results cannot be held against the paper's on that dataset, in a sentence; None where they can.
+    """Return the reason why results do not compare with the paper's, or None if they do.
 
     Args:
-        dataset: by name.
-        forget: the classes that were forgotten.
-        architecture: of the networks.
+        dataset: Name of the dataset.
+        forget: Forgotten classes.
+        architecture: Name of the network.
 
     Raises:
-        UsageError: the paper prints nothing of the dataset.
+        UsageError: The paper prints nothing about the dataset.
 
     Example:
         >>> unlike_published("cifar10", (0,), "resnet18")
         >>> unlike_published("cifar10", (1,), "resnet18")
         'The printed values are taken to be of forgetting class 0, so nothing is marked.'
     """
-    tables: list[dict[str, Any]] = _tables().get(dataset, [])
+    tables = _tables(dataset)
     if not tables:
         raise UsageError(f"The paper prints no results on {dataset}; leave --against paper out.")
     for table in tables:
-        if tuple(table["forget"]) != forget:
-            named = ", ".join(map(str, table["forget"]))
+        if table.forget != forget:
+            named = ", ".join(map(str, table.forget))
             return f"The printed values are taken to be of forgetting class {named}, so nothing is marked."
-        if architecture not in table.get("architectures", [architecture]):
-            return f"The printed values are of {table['architectures'][0]}, so nothing is marked."
+        if table.architectures and architecture not in table.architectures:
+            return f"The printed values are of {table.architectures[0]}, so nothing is marked."
     return None
 
 
 def differs(mean: float, std: float | None, paper: Published) -> Difference | None:
-    """Whether a measured mean is more than two deviations from the printed one, and on which side.
+    """Return the side on which a measured mean is more than two deviations from a printed one, or None.
 
-    Both sides' deviations count, as the root of the sum of their squares, and half of the last printed digit. Where
-    neither is known nothing is said.
+    The deviation is the root of the sum of both squared deviations, and half of the last printed digit is allowed
+    besides. Without any deviation the result is None.
 
     Example:
         >>> differs(94.8, 0.1, Published(92.86, 1.02)), differs(96.0, 0.1, Published(92.86, 1.02))

@@ -12,12 +12,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pour._io import atomic_path, refuse_to_overwrite, write_text
 from pour._records import Json, decode, encode, read, record
 from pour.auditing.distance import Discrepancy
 from pour.auditing.measurement import Reading
+from pour.bench.columns import TableLayout
 from pour.bench.rows import Row, check_row_name
 from pour.errors import UsageError
 from pour.training.run import Precision, Run
@@ -53,7 +54,6 @@ __all__ = [
     "CELLS",
     "Cell",
     "CellKey",
-    "Layout",
     "Store",
     "StoredExperiment",
     "check_experiment",
@@ -83,8 +83,6 @@ START = ("weights", "freeze_backbone", "image_size", "head")
 """Settings of classifiers that a store lacks if its networks were trained from scratch."""
 SAME_IN_ALL_CELLS = ("dataset", "architecture", "recipe", *START)
 """Settings that decide the original and the retrained models."""
-Layout = Literal["methods", "classes", "concepts"]
-"""Arrangement of a table: methods on one request, one request after the other, or means over requests first."""
 _OF_ONE_CELL = ("forgotten", "seed", "row", "method", "setting", "options")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LARGEST_FILE = 256 * 2**20
@@ -185,11 +183,10 @@ class StoredExperiment:
     seeds: tuple[int, ...] = ()
     rows: tuple[Row, ...] = ()
     task: str = "classify"
-    layout: Layout = "methods"
     columns: tuple[str, ...] = ()
     """Columns of the table."""
-    notes: tuple[str, ...] = ()
-    """Sentences below the table."""
+    table: TableLayout = field(default_factory=TableLayout)
+    """Arrangement of the table."""
 
     @classmethod
     def of(cls, experiment: Experiment, forget: tuple[tuple[int, ...], ...] | None = None) -> StoredExperiment:
@@ -211,9 +208,8 @@ class StoredExperiment:
             seeds=experiment.seeds,
             rows=experiment.rows,
             task=experiment.task,
-            layout=experiment.layout,
             columns=experiment.columns,
-            notes=experiment.notes,
+            table=experiment.table,
         )
 
     @property

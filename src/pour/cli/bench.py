@@ -125,16 +125,8 @@ def bench(
 def _show(folder: Path, requests: tuple[tuple[int, ...], ...] | None) -> None:
     """Print the table of each request, by default of the experiment's first request."""
     from pour.bench import make_table, show_table
-    from pour.bench.segmentation_table import is_scene_store, scene_lines, scene_table
-    from pour.bench.zeroshot_table import is_zero_shot_store, save_bars, zero_shot_table
-    from pour.cli.terminal import show
+    from pour.bench.rendering import save_bars
 
-    if is_scene_store(folder):
-        show(scene_table(scene_lines(folder)))
-        return
-    if is_zero_shot_store(folder):
-        save_bars(folder)
-        show_table(zero_shot_table(folder))
-        return
+    save_bars(folder)
     for request in requests or (None,):
         show_table(make_table(folder, forget=request))

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-import typer
+from typing import TYPE_CHECKING
 
 import pour
-from pour._io import write_text
-from pour.cli.terminal import show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +13,7 @@ if TYPE_CHECKING:
     from pour.data.formats.scenes import SegmentationDataset
     from pour.unlearning import Method
 
-__all__ = ["request_scenes", "table_scenes"]
+__all__ = ["request_scenes"]
 
 
 def request_scenes(
@@ -31,17 +27,3 @@ def request_scenes(
     if not method.needs:
         return dataset, pour.ForgetRequest(classes=list(classes))
     return dataset, pour.ForgetRequest.of_scenes(Scenes.of(dataset.splits["train"]), classes)
-
-
-def table_scenes(folder: Path, format: str, against: Literal["paper"] | None, out: Path | None) -> None:
-    """Print or write the table of a segmentation store."""
-    from pour.bench.segmentation_table import render_scenes, scene_lines, scene_table
-
-    lines = scene_lines(folder, against=against)
-    if format == "rich" and out is None:
-        show(scene_table(lines))
-    elif out is None:
-        typer.echo(render_scenes(lines, format), nl=False)  # type: ignore[arg-type]
-    else:
-        write_text(out, render_scenes(lines, format))  # type: ignore[arg-type]
-        typer.echo(out)
