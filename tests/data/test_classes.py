@@ -19,6 +19,7 @@ NAMES = ["airplane", "automobile", "bird", "cat", "deer"]
     [
         ([0, 3], (0, 3)),
         (["cat", "bird"], (3, 2)),
+        (["Cat", "BIRD"], (3, 2)),
         (["cat", 0], (3, 0)),
         ("deer", (4,)),
         (2, (2,)),
@@ -40,11 +41,18 @@ def test_a_name_made_of_digits_is_a_name() -> None:
     assert resolve_classes(["3"], num_classes=4, class_names=names) == (3,)
 
 
+def test_names_that_differ_in_their_case_are_told_apart() -> None:
+    names = ["a", "A", "b", "c"]
+    assert resolve_classes(["A"], num_classes=4, class_names=names) == (1,)
+    with pytest.raises(UsageError, match="no class called 'B'"):
+        resolve_classes(["B"], num_classes=4, class_names=names)
+
+
 @pytest.mark.parametrize(
     ("request_", "sentence"),
     [
         (["arplane"], "no class called 'arplane'; did you mean 'airplane'"),
-        (["Cat"], "did you mean 'cat'"),
+        (["Catt"], "did you mean 'cat'"),
         (["zzzz"], "the classes are airplane, automobile"),
         ([5], "Class 5 is out of range; the model has classes 0 to 4"),
         (["17"], "Class 17 is out of range"),

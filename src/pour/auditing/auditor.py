@@ -197,7 +197,7 @@ class Auditor:
         )
 
     def _doubts(self, readings: Mapping[Role, Mapping[str, Reading]]) -> Iterator[str]:
-        """Yield the signs that a model is another one than its role says."""
+        """Yield the signs that a model does not have the role that it was passed as."""
         for role, scores in readings.items():
             accuracy = scores["acc_tf"].value if "acc_tf" in scores else 0.0
             if role.startswith("retrained") and accuracy > 1 / len(self.audited.classes):

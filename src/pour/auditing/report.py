@@ -84,7 +84,7 @@ class AuditedData:
     counts: Mapping[str, tuple[int, int]]
     """Number of samples with a forgotten class and of the others, by split."""
     unit: str = "image"
-    """What a label belongs to: ``image`` or ``pixel``."""
+    """Place of a label: ``image`` or ``pixel``."""
 
     def __post_init__(self) -> None:
         unknown = [label for label in self.forgotten if not 0 <= label < len(self.classes)]

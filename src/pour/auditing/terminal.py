@@ -31,6 +31,7 @@ _STYLES: dict[Verdict, str] = {
     "as the original": "yellow",
     "no reference": "dim",
 }
+_WORDS = frozenset({"metric", "features", "verdict", "model", ""})
 _TITLES = {
     "scores": "what the model answers",
     "features": "features that the head sees",
@@ -39,7 +40,7 @@ _TITLES = {
 
 
 def report_tables(report: AuditReport) -> RenderableType:
-    """The whole report."""
+    """Return all tables of a report with its notes and statements."""
     parts: list[RenderableType] = [_heading(report)]
     for section, title in _TITLES.items():
         lines = [line for line in report.lines if line.section == section]
@@ -62,7 +63,7 @@ def summary_text(report: AuditReport) -> RenderableType:
 
 
 def comparison_table(comparison: Comparison) -> RenderableType:
-    """Two reports side by side."""
+    """Return the differences of two reports as a table."""
     table = Table("metric", "first", "second", "change", "first's verdict", "second's verdict")
     for row in comparison.rows:
         change = f"{row.change:+.4f}" + (" *" if row.clear else "")
@@ -78,7 +79,7 @@ def comparison_table(comparison: Comparison) -> RenderableType:
 
 
 def as_text(content: RenderableType) -> str:
-    """What ``print`` shows where rich is not at work: the same tables without colour."""
+    """Return tables as text without colour, for ``print`` outside of rich."""
     console = Console(file=io.StringIO(), width=_WIDTH, color_system=None)
     with console.capture() as captured:
         console.print(content)
@@ -90,30 +91,33 @@ def _heading(report: AuditReport) -> Text:
     methods = ", ".join(report.models["unlearned"].methods) or "no recorded method"
     references = [role.replace("_", " ") for role in report.models if role.startswith("retrained")]
     counts = ", ".join(f"{split} {f} + {r}" for split, (f, r) in report.data.counts.items())
-    # Names are data, and may hold what rich would take for markup.
+    # Text, because rich would read brackets in a name as markup.
     return Text(
         f"Audit of {methods}: {names} forgotten, {report.data.name}; images forgotten + retained: {counts}.\n"
         f"Read against: {', '.join(references) or 'no retrained model, so there are no verdicts'}."
     )
 
 
-def _lines_table(lines: list[Line], title: str) -> Table:
+def _table(title: str, *columns: str) -> Table:
+    """Return an empty table. Columns of numbers are aligned at the right."""
     table = Table(title=title, title_justify="left")
-    table.add_column("metric", no_wrap=True)
-    for name in ("unlearned", "debiased", "original", "retrained", "n"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    previous = None
+    for name in columns:
+        table.add_column(name, justify="left" if name in _WORDS else "right", no_wrap=True)
+    return table
+
+
+def _lines_table(lines: list[Line], title: str) -> Table:
+    table = _table(title, "metric", "unlearned", "debiased", "original", "retrained", "n", "verdict")
+    family = metric_of(lines[0].name).family
     for line in lines:
-        family = metric_of(line.name).family
-        if previous is not None and family != previous:
+        if metric_of(line.name).family != family:
             table.add_section()
-        previous = family
+        family = metric_of(line.name).family
         table.add_row(
             Text(title_of(line.name)),
             _cell(line.unlearned),
-            "" if line.unlearned.debiased is None else f"{line.unlearned.debiased:.3f}",
-            _cell(line.original, interval=False),
+            _number(line.unlearned.debiased),
+            _number(None if line.original is None else line.original.value),
             _cell(line.retrained),
             "" if line.unlearned.n is None else f"{line.unlearned.n:,}",
             f"[{_STYLES[line.verdict]}]{line.verdict}[/]",
@@ -121,43 +125,35 @@ def _lines_table(lines: list[Line], title: str) -> Table:
     return table
 
 
-def _cell(reading: Reading | None, *, interval: bool = True) -> str:
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _cell(reading: Reading | None) -> str:
     if reading is None:
         return ""
-    text = f"{reading.value:.3f}"
-    if interval and reading.low is not None and reading.high is not None:
-        text += f" ({reading.low:.3f} to {reading.high:.3f})"
-    return text
+    no_interval = reading.low is None or reading.high is None
+    return _number(reading.value) + ("" if no_interval else f" ({reading.low:.3f} to {reading.high:.3f})")
 
 
 def _discrepancy_table(report: AuditReport) -> Table:
-    table = Table(title="distance to the retrained model and its terms (Definition 2.1)", title_justify="left")
-    names = ("metric", "features", "total", "bounds", "separation", "forgotten", "retained", "original's", "floor", "")
-    for name in names:
-        table.add_column(name, justify="left" if name in ("metric", "features", "") else "right", no_wrap=True)
-    for found in report.discrepancies:
-        bounds = "" if found.lower is None or found.upper is None else f"{found.lower:.3f} to {found.upper:.3f}"
-        terms = [found.separation, found.forgotten, found.retained, found.original, found.floor]
-        below = "" if found.epsilon is None else f", epsilon {found.epsilon:.3f}"
-        table.add_row(
-            found.metric,
-            found.view,
-            f"{found.total:.3f}",
-            bounds,
-            *("" if term is None else f"{term:.3f}" for term in terms),
-            f"{found.decision}{below}",
-        )
+    title = "distance to the retrained model and its terms (Definition 2.1)"
+    terms = ("separation", "forgotten", "retained", "original's", "floor")
+    table = _table(title, "metric", "features", "total", "bounds", *terms, "")
+    for entry in report.discrepancies:
+        bounds = "" if entry.lower is None else f"{_number(entry.lower)} to {_number(entry.upper)}"
+        values = (entry.separation, entry.forgotten, entry.retained, entry.original, entry.floor)
+        limit = "" if entry.epsilon is None else f", epsilon {entry.epsilon:.3f}"
+        decision = f"{entry.decision}{limit}"
+        table.add_row(entry.metric, entry.view, _number(entry.total), bounds, *map(_number, values), decision)
     return table
 
 
 def _relearning_table(report: AuditReport) -> Table:
-    curves = report.relearning
-    each = curves[0].images_per_class
+    first = report.relearning[0]
+    each = first.images_per_class
     title = f"accuracy on the forgotten classes after steps of relearning from {each} images per class"
-    table = Table(title=title, title_justify="left")
-    table.add_column("model")
-    for step in curves[0].steps:
-        table.add_column(str(step), justify="right")
-    for curve in curves:
-        table.add_row(curve.role, *(f"{point.value:.3f}" for point in curve.forget))
+    table = _table(title, "model", *map(str, first.steps))
+    for curve in report.relearning:
+        table.add_row(curve.role, *(_number(point.value) for point in curve.forget))
     return table

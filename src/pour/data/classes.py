@@ -24,9 +24,9 @@ def resolve_classes(
 ) -> tuple[int, ...]:
     """Return the indices that ``classes`` names, in the order given.
 
-    A string is looked up among the names first and read as an index only if it is no name, so that the class
-    called "7" of a digits model is never mistaken. At least two classes must remain, because the projection of
-    a simplex with all but one vertex removed is the origin.
+    A string is looked up among the names, also in another case if no two names differ only in their case. It is read
+    as an index only if it is no name, so that the class called "7" of a digits model is never mistaken. At least two
+    classes must remain, because the projection of a simplex with all but one vertex removed is the origin.
 
     Args:
         classes: Indices or names; a single one need not be in a list.
@@ -44,22 +44,22 @@ def resolve_classes(
         )
     # Arrays and tensors count as lists, although they too can stand for one index.
     classes = getattr(classes, "tolist", lambda: classes)()
-    wanted: list[int | str] = [classes] if isinstance(classes, str | SupportsIndex) else list(classes)
-    if not wanted:
+    listed: list[int | str] = [classes] if isinstance(classes, str | SupportsIndex) else list(classes)
+    if not listed:
         raise UsageError("The list of classes to forget is empty; name at least one class.")
-    found = [_index_of(item, num_classes, class_names) for item in wanted]
-    repeated = sorted({index for index in found if found.count(index) > 1})
+    indices = [_index_of(item, num_classes, class_names) for item in listed]
+    repeated = sorted({index for index in indices if indices.count(index) > 1})
     if repeated:
         raise UsageError(f"Class {_say(repeated[0], class_names)} is listed more than once; name each class once.")
-    remaining = num_classes - len(set(found) | set(already))
+    remaining = num_classes - len(set(indices) | set(already))
     if remaining < 2:
         left = "no class" if remaining <= 0 else "one class"
         before = f" after the {len(set(already))} forgotten before" if already else ""
         raise UsageError(
-            f"Forgetting {len(found)} of {num_classes} classes{before} would leave {left}; "
+            f"Forgetting {len(indices)} of {num_classes} classes{before} would leave {left}; "
             "keep at least two classes (with one left its features go to zero too)."
         )
-    return tuple(found)
+    return tuple(indices)
 
 
 def _say(index: int, class_names: Sequence[str] | None) -> str:
@@ -93,8 +93,10 @@ def _index_of_name(name: str, num_classes: int, class_names: Sequence[str] | Non
             f"The model does not know its class names, so {name!r} cannot be found; give an index from 0 to "
             f"{num_classes - 1}, or attach the names with pour.models.set_class_names(model, names)."
         )
-    by_lower = {known.lower(): known for known in names}
+    by_lower = {full.lower(): full for full in names}
+    if name.lower() in by_lower and len(by_lower) == len(names):
+        return names.index(by_lower[name.lower()])
     close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.5)
-    shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-    hint = f"did you mean {by_lower[close[0]]!r}?" if close else f"the classes are {shown}."
+    some = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+    hint = f"did you mean {by_lower[close[0]]!r}?" if close else f"the classes are {some}."
     raise UsageError(f"There is no class called {name!r}; {hint}")

@@ -74,35 +74,20 @@ class ImageSamples:
             raise UsageError(
                 f"Rows are indices, or a boolean for each of the {len(self)} images, not {_describe(rows)}."
             )
-        chosen = copy.copy(self)
-        chosen.labels = self.labels[rows]
-        chosen.index = np.asarray(rows, np.int64) if self.index is None else self.index[rows]
-        return chosen
+        samples = copy.copy(self)
+        samples.labels = self.labels[rows]
+        samples.index = np.asarray(rows, np.int64) if self.index is None else self.index[rows]
+        return samples
 
     def batches(
-        self,
-        batch_size: int,
-        device: torch.device | str,
-        *,
-        seed: int = 0,
-        shuffle: bool = False,
-        augment: bool = False,
-        mirrors: bool = True,
-        drop_last: bool = False,
+        self, batch_size: int, device: torch.device | str, *, augment: bool = False, mirrors: bool = True, **more: Any
     ) -> DeviceLoader:
         """Return a loader of (images, labels), see :class:`~pour.data.samples.IndexedSamples`."""
         from pour.data.loader import DeviceLoader
 
+        moves = self._moves(mirrors) if augment else None
         return DeviceLoader(
-            self.images,
-            self.labels,
-            batch_size=batch_size,
-            device=device,
-            seed=seed,
-            shuffle=shuffle,
-            augment=self._moves(mirrors) if augment else None,
-            drop_last=drop_last,
-            void=self.void,
+            self.images, self.labels, batch_size=batch_size, device=device, augment=moves, void=self.void, **more
         )
 
     def _moves(self, mirrors: bool) -> Moves:
@@ -187,9 +172,9 @@ class ImageDataset:
         order = sorted(self.splits, key=lambda name: (name != "train", name != "test"))
         object.__setattr__(self, "splits", {name: self.splits[name] for name in order})
         self._check_classes()
-        for wanted in ("train", "test"):
-            if wanted not in self.splits:
-                raise UsageError(f"{self.name} has no {wanted} split, only {', '.join(self.splits) or 'none'}.")
+        for needed in ("train", "test"):
+            if needed not in self.splits:
+                raise UsageError(f"{self.name} has no {needed} split, only {', '.join(self.splits) or 'none'}.")
         for name, split in self.splits.items():
             self._check_split(name, split)
         present = np.bincount(self.splits["train"].labels, minlength=self.num_classes)
@@ -240,5 +225,5 @@ def _describe(value: object) -> str:
 
 
 def _some(names: list[str], most: int = 5) -> str:
-    shown = ", ".join(repr(name) for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more classes"
+    listed = ", ".join(repr(name) for name in names[:most])
+    return listed if len(names) <= most else f"{listed} and {len(names) - most} more classes"

@@ -170,20 +170,10 @@ class DatasetSamples:
         return self.take(np.flatnonzero(~np.isin(self.labels, list(classes))))
 
     def batches(
-        self,
-        batch_size: int,
-        device: torch.device | str,
-        *,
-        seed: int = 0,
-        shuffle: bool = False,
-        augment: bool = False,
-        mirrors: bool = True,
-        drop_last: bool = False,
+        self, batch_size: int, device: torch.device | str, *, augment: bool = False, mirrors: bool = True, **more: Any
     ) -> EpochLoader:
         """Return a loader of the samples; the dataset's own transforms replace ``augment`` and ``mirrors``."""
-        return _DatasetLoader(
-            self, batch_size=batch_size, device=device, seed=seed, shuffle=shuffle, drop_last=drop_last
-        )
+        return _DatasetLoader(self, batch_size=batch_size, device=device, **more)
 
 
 class _DatasetLoader(EpochLoader):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import shutil
@@ -18,7 +19,7 @@ import numpy as np
 from pour.errors import PourError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from numpy.typing import NDArray
 
@@ -39,57 +40,57 @@ _DAMAGE = (
 _LARGEST_MEMBER = 1 << 30
 
 
-def read_members(path: Path, wanted: Collection[str]) -> dict[str, bytes]:
-    """Return the bytes of the files named ``wanted`` in a folder or a tar archive, by file name.
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn the errors of a damaged file into UsageError."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (*_DAMAGE, ValueError) as error:
+        if "allow_pickle" in str(error):
+            raise UsageError(f"{path} is refused because it holds pickled objects; only arrays are read.") from error
+        raise _damaged(path, error) from error
+
+
+def read_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
+    """Return the bytes of the files ``names`` in a folder or a tar archive, by file name.
 
     Nothing is written to disk, so names such as ``../x`` in an archive have no effect. A gzipped archive is read to
-    its end, because only there stands the checksum that shows whether it was altered.
+    its end, because its checksum is there.
 
     Raises:
         UsageError: A file is missing, or the archive is truncated or damaged.
     """
-    try:
-        found = (
-            {name: (path / name).read_bytes() for name in wanted if (path / name).is_file()}
-            if path.is_dir()
-            else _tar_members(path, wanted)
-        )
-    except _DAMAGE as error:
-        raise _damaged(path, error) from error
-    missing = [name for name in wanted if name not in found]
+    with _reading(path):
+        if path.is_dir():
+            members = {name: (path / name).read_bytes() for name in names if (path / name).is_file()}
+        else:
+            members = _tar_members(path, names)
+    missing = [name for name in names if name not in members]
     if missing:
         raise UsageError(f"{path} lacks {', '.join(missing)}; it is incomplete, so fetch it again.")
-    return found
+    return members
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Return all arrays of a ``.npz`` file; arrays of Python objects are refused.
+    """Return all arrays of a ``.npz`` file. Arrays of Python objects are refused.
 
     Raises:
-        UsageError: The file is truncated, damaged, not a ``.npz`` or holds pickled objects.
+        UsageError: The file is truncated, damaged, no ``.npz`` file, or contains pickled objects.
     """
-    try:
+    with _reading(path):
         opened = np.load(path, allow_pickle=False)
         if not isinstance(opened, np.lib.npyio.NpzFile):
             raise UsageError(f"{path} holds one array; a .npz file with named arrays is expected.")
         with opened as stored:
             return {name: stored[name] for name in stored.files}
-    except ValueError as error:
-        if isinstance(error, UsageError):
-            raise
-        if "allow_pickle" in str(error):
-            raise UsageError(f"{path} is refused because it holds pickled objects; only arrays are read.") from error
-        raise _damaged(path, error) from error
-    except _DAMAGE as error:
-        raise _damaged(path, error) from error
 
 
 def read_array(path: Path) -> NDArray[Any]:
-    """Return the array in a ``.npy`` file; arrays of Python objects are refused."""
-    try:
+    """Return the array in a ``.npy`` file. Arrays of Python objects are refused."""
+    with _reading(path):
         stored = np.load(path, allow_pickle=False)
-    except (*_DAMAGE, ValueError) as error:
-        raise _damaged(path, error) from error
     if not isinstance(stored, np.ndarray):
         raise UsageError(f"{path} holds several arrays; a .npy file with one is expected.")
     return stored
@@ -102,7 +103,7 @@ def check_digest(path: Path, checksum: str) -> None:
         actual = hashlib.file_digest(file, algorithm).hexdigest()
     if actual != expected:
         raise UsageError(
-            f"{path} is truncated or altered: its {algorithm} is {actual}, that of the official file is {expected}; "
+            f"{path} is truncated or altered: its {algorithm} is {actual}, but the official file has {expected}; "
             "delete it and fetch it again."
         )
 
@@ -145,8 +146,8 @@ def _check_end(archive: Path) -> None:
             raise tarfile.ReadError("unexpected end of data")
 
 
-def _tar_members(path: Path, wanted: Collection[str]) -> dict[str, bytes]:
-    found = {}
+def _tar_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
+    members = {}
     with path.open("rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
         file.seek(0)
@@ -154,14 +155,14 @@ def _tar_members(path: Path, wanted: Collection[str]) -> dict[str, bytes]:
         with tarfile.open(fileobj=stream, mode="r:") as archive:
             for member in archive:
                 name = PurePosixPath(member.name).name
-                if name not in wanted or not member.isfile():
+                if name not in names or not member.isfile():
                     continue
                 if member.size > _LARGEST_MEMBER:
                     raise UsageError(f"{path} is refused because {member.name} in it claims {member.size:,} bytes.")
-                found[name] = cast("IO[bytes]", archive.extractfile(member)).read()
+                members[name] = cast("IO[bytes]", archive.extractfile(member)).read()
         while zipped and stream.read(1 << 20):
             continue
-    return found
+    return members
 
 
 def _damaged(path: Path, error: Exception) -> UsageError:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pour.data.dataset import ImageArray, ImageDataset, ImageSplit
-from pour.data.formats.image_files import GREY_MODES, is_image, open_image, read_pixels, to_bytes, unreadable
+from pour.data.dataset import ImageDataset, ImageSplit
+from pour.data.formats.image_files import GREY_MODES, is_image, open_image, read_pixels
 from pour.data.info import DatasetInfo
 from pour.errors import UsageError
 
@@ -47,7 +47,7 @@ def read_folder(path: Path, *, size: int | None = None) -> ImageDataset:
     with ThreadPoolExecutor() as pool:
         for name, entries in files.items():
             images = np.empty((len(entries), *shape, 1 if grey else 3), np.uint8)
-            read = pool.map(lambda entry: _read(entry[0], grey=grey, size=size), entries)
+            read = pool.map(lambda entry: read_pixels(entry[0], grey=grey, size=size), entries)
             for row, pixels in enumerate(read):
                 images[row] = pixels
             splits[name] = ImageSplit(images, np.array([label for _, label in entries], np.int64))
@@ -81,7 +81,7 @@ def _given_splits(path: Path) -> tuple[list[str], _Files]:
 
 
 def _test_folder(path: Path) -> Path:
-    """Where the test images are: ImageNet and many sets laid out like it have labels for ``val`` alone."""
+    """Return the folder of test images; ImageNet and similar sets have labels only for ``val``."""
     return path / "test" if (path / "test").is_dir() or not (path / "val").is_dir() else path / "val"
 
 
@@ -134,19 +134,3 @@ def _common_shape(files: list[Path], size: int | None) -> tuple[bool, tuple[int,
     if first is None:
         raise UsageError("There are no images to read.")
     return grey, first[1] if size is None else (size, size)
-
-
-def _read(file: Path, *, grey: bool, size: int | None) -> ImageArray:
-    if size is None:
-        return read_pixels(file, grey=grey)
-    with open_image(file) as image:
-        from PIL import Image, ImageOps
-
-        try:
-            square = ImageOps.fit(to_bytes(image, file, grey=grey), (size, size), method=Image.Resampling.BICUBIC)
-        except UsageError:
-            raise
-        except (OSError, ValueError, SyntaxError) as error:
-            raise unreadable(file, error) from error
-    pixels: ImageArray = np.asarray(square, np.uint8)
-    return pixels[:, :, None] if grey else pixels

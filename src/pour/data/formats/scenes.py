@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pour.data.classes import resolve_classes
-from pour.data.formats.image_files import is_image, open_image, read_pixels, unreadable
+from pour.data.formats.image_files import is_image, open_image, read_pixels, reading
 from pour.data.formats.mosaic import read_class_names
 from pour.data.info import OWN_DATA, DatasetInfo, official
 from pour.errors import UsageError
@@ -43,7 +43,7 @@ class SegmentationSplit:
     pairs: tuple[tuple[Path, Path], ...] = field(repr=False)
     num_classes: int
     void: int
-    """Label of pixels that count for nothing."""
+    """Label of void pixels in the files."""
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -75,7 +75,7 @@ class SegmentationDataset:
     name: str
     classes: tuple[str, ...]
     void: int
-    """Label of pixels that count for nothing: the loss's ``ignore_index``."""
+    """Label of void pixels in the files."""
     splits: Mapping[str, SegmentationSplit]
     info: DatasetInfo = field(default=OWN_DATA, repr=False)
 
@@ -92,14 +92,8 @@ class SegmentationDataset:
         return len(self.classes)
 
     def indices(self, classes: ClassRequest) -> tuple[int, ...]:
-        """The indices that ``classes`` names; upper and lower case are the same where that is no confusion."""
-        lower = [name.lower() for name in self.classes]
-        classes = getattr(classes, "tolist", lambda: classes)()
-        given = [classes] if isinstance(classes, str | SupportsIndex) else list(classes)
-        if len(set(lower)) == len(lower):
-            by_lower = dict(zip(lower, self.classes, strict=True))
-            given = [by_lower.get(item.lower(), item) if isinstance(item, str) else item for item in given]
-        return resolve_classes(given, num_classes=self.num_classes, class_names=self.classes)
+        """Return the indices of ``classes``."""
+        return resolve_classes(classes, num_classes=self.num_classes, class_names=self.classes)
 
 
 def find_camvid(root: Path) -> Path | None:
@@ -111,8 +105,8 @@ def find_camvid(root: Path) -> Path | None:
 def read_camvid(folder: Path) -> SegmentationDataset:
     """Return pairs in SegNet's layout: ``train`` beside ``trainannot``, the same for ``val`` and ``test``.
 
-    Pairs share their file name up to the ending. Class names come from ``classes.json`` where it is there; an entry in
-    it called Unlabelled or Void is the void label.
+    Pairs share their file name up to the ending. Class names come from ``classes.json`` if there is such
+    a file. Its entry Unlabelled or Void is the void label.
     """
     listed = read_class_names(folder) or (*CAMVID.classes, "Unlabelled")
     void = next((i for i, name in enumerate(listed) if name.lower() in _VOID_NAMES), 255)
@@ -164,13 +158,10 @@ def _listing(folder: Path) -> list[Path]:
 
 
 def _read_mask(file: Path) -> LabelArray:
-    with open_image(file) as image:
-        # A palette's numbers are the labels; its colours are only for the eye.
+    with open_image(file) as image, reading(file):
+        # The numbers of a palette are the labels, and its colours have no meaning.
         if image.mode not in ("L", "P"):
             raise UsageError(
                 f"{file} has mode {image.mode}, but a mask must have one number (grey or palette) per pixel."
             )
-        try:
-            return np.asarray(image).astype(np.int64)
-        except (OSError, ValueError, SyntaxError) as error:
-            raise unreadable(file, error) from error
+        return np.asarray(image).astype(np.int64)
