@@ -155,22 +155,11 @@ class Classify(Images):
     def loss(self, samples: ImageSplit, run: Run) -> Callable[..., Tensor]:
         return classification_loss
 
-    def train(
-        self,
-        dataset: ImageDataset,
-        recipe: Recipe,
-        run: Run,
-        *,
-        arch: str,
-        without: ClassRequest = (),
-        resume: Path | None = None,
-        resume_seconds: float = 20.0,
+    def train_quickly(
+        self, dataset: ImageDataset, recipe: Recipe, run: Run, arch: str, without: ClassRequest
     ) -> tuple[nn.Module, TrainingLog]:
-        if self.freeze_backbone:
-            return self._backbone(arch, dataset).train_head(recipe, run, without=without)
-        return super().train(
-            dataset, recipe, run, arch=arch, without=without, resume=resume, resume_seconds=resume_seconds
-        )
+        """Train the head on the features of the frozen backbone."""
+        return self._backbone(arch, dataset).train_head(recipe, run, without=without)
 
     def save(self, model: nn.Module, path: Path, dataset: ImageDataset, arch: str) -> None:
         if self.freeze_backbone:

@@ -192,26 +192,17 @@ class Match(Images):
     def loss(self, samples: ImageSplit, run: Run) -> Callable[..., Tensor]:
         return _caption_loss
 
-    def train(
-        self,
-        dataset: ImageDataset,
-        recipe: Recipe,
-        run: Run,
-        *,
-        arch: str,
-        without: ClassRequest = (),
-        resume: Path | None = None,
-        resume_seconds: float = 20.0,
+    def train_quickly(
+        self, dataset: ImageDataset, recipe: Recipe, run: Run, arch: str, without: ClassRequest
     ) -> tuple[nn.Module, TrainingLog]:
-        """Train an encoder and score it with other prompts; a pretrained one is returned as it is."""
-        if not _is_trained(arch):
-            return self.build(arch, dataset), TrainingLog()
-        model, log = super().train(
-            dataset, recipe, run, arch=arch, without=without, resume=resume, resume_seconds=resume_seconds
-        )
+        """Return a pretrained classifier as it is."""
+        return self.build(arch, dataset), TrainingLog()
+
+    def finish(self, model: nn.Module, dataset: ImageDataset, arch: str) -> nn.Module:
+        """Let the classifier score images against other prompts than those of the training."""
         text = prompt_embeddings(self.text_encoder(arch), dataset.classes, self.prompts(arch))
         model.set_text(text, class_names=dataset.classes)  # type: ignore[operator]
-        return model.eval(), log
+        return model.eval()
 
     def save(self, model: nn.Module, path: Path, dataset: ImageDataset, arch: str) -> None:
         if _is_trained(arch):

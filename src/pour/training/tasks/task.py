@@ -292,7 +292,10 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
         return {}
 
     def is_quick(self, arch: str) -> bool:
-        """Return whether the network ``arch`` is ready in seconds, so that a grid prepares the models of all seeds."""
+        """Return whether the network ``arch`` needs no training loop, so that a grid prepares the models of all seeds.
+
+        Such a task defines :meth:`train_quickly`.
+        """
         return False
 
     # Training
@@ -337,6 +340,8 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
             resume: File that keeps the state of an unfinished training. The same call resumes it.
             resume_seconds: Shortest time between two writes of that file.
         """
+        if self.is_quick(arch):
+            return self.train_quickly(dataset, recipe, run, arch, without)
         left_out = () if without in ((), []) else self.classes(dataset, without)
         samples = self.split(dataset, "train")
         if left_out:
@@ -376,7 +381,17 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
         )
         few = samples.take(np.arange(min(_FEW, len(samples))))
         check_sound(model, next(iter(self.batches(few, run)))[0])
-        return model, log
+        return self.finish(model, dataset, arch), log
+
+    def train_quickly(
+        self, dataset: DatasetT, recipe: Recipe, run: Run, arch: str, without: ClassRequest
+    ) -> tuple[nn.Module, TrainingLog]:
+        """Return a network for which :meth:`is_quick` is true; see :meth:`train`."""
+        raise NotImplementedError
+
+    def finish(self, model: nn.Module, dataset: DatasetT, arch: str) -> nn.Module:
+        """Return a trained network as it is stored and used."""
+        return model
 
     def answers(self, model: nn.Module, samples: SamplesT, run: Run) -> Tensor:
         """Return the sum of :meth:`counts` over ``samples``, by default answers by true and predicted class: (C, C)."""
