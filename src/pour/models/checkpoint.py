@@ -104,10 +104,8 @@ def save(
 def check_ending(path: Path) -> None:
     """Raise UsageError for the name of a PyTorch file, which other programs would try to unpickle."""
     if path.suffix.lower() in TORCH_SUFFIXES:
-        raise UsageError(
-            f"Models are written as safetensors, not as {path.suffix}; call the file "
-            f"{path.with_suffix('.safetensors').name}."
-        )
+        problem = f"Models are written as safetensors, not as {path.suffix}"
+        raise UsageError(f"{problem}; call the file {path.with_suffix('.safetensors').name}.")
 
 
 def load(

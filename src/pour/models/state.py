@@ -103,10 +103,8 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     try:
         loaded: object = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UsageError(
-            f"{path} holds more than plain tensors, and unpickling it could run code; save "
-            "model.state_dict() in the environment that made it and pass that file."
-        ) from error
+        problem = f"{path} holds more than plain tensors, and unpickling it could run code"
+        raise UsageError(f"{problem}; save model.state_dict() where it was made, and pass that file.") from error
     except (*_DAMAGED, struct.error) as error:
         raise UsageError(
             f"{path} cannot be read as a PyTorch file ({first_line(error)}); it may be cut short."
@@ -165,10 +163,8 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], *, source: str, opt
         if names
     ]
     if problems:
-        raise UsageError(
-            f"{source} is for another architecture than this {type(model).__name__}: {'; '.join(problems)}; "
-            "give the model (or --arch and number of classes) that it was saved from."
-        )
+        problem = f"{source} is for another architecture than this {type(model).__name__}: {'; '.join(problems)}"
+        raise UsageError(f"{problem}; give the model (or --arch and number of classes) that it was saved from.")
     with torch.no_grad():
         for name, tensor in expected.items():
             # A change of dtype in place keeps tied weights tied.

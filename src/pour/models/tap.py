@@ -169,21 +169,17 @@ def fast_encoder(model: nn.Module, head: str, *, enabled: bool = True) -> Iterat
         enabled: False does nothing.
     """
     before = torch.get_float32_matmul_precision()
-    if not enabled or not head:
+    with contextlib.ExitStack() as restored:
+        if enabled and head:
+            layer = model.get_submodule(head)
+            restored.callback(torch.set_float32_matmul_precision, before)
+            for hook in (
+                layer.register_forward_pre_hook(lambda *_: torch.set_float32_matmul_precision(before)),
+                layer.register_forward_hook(lambda *_: torch.set_float32_matmul_precision("high")),
+            ):
+                restored.callback(hook.remove)
+            torch.set_float32_matmul_precision("high")
         yield
-        return
-    layer = model.get_submodule(head)
-    hooks = [
-        layer.register_forward_pre_hook(lambda *_: torch.set_float32_matmul_precision(before)),
-        layer.register_forward_hook(lambda *_: torch.set_float32_matmul_precision("high")),
-    ]
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-        for hook in hooks:
-            hook.remove()
 
 
 def checked_batches(batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -96,7 +96,8 @@ def gives_scores(model: nn.Module, head: Head, example: Example, *, anywhere: bo
     for order in orders:
         calls: list[torch.Size] = []
         try:
-            with _replaced(head, _levels(order), calls):
+            # Negative scores, so that an activation such as ReLU behind the layer is noticed.
+            with _replaced(head, -_STEP * (1 + order % _LEVELS), calls):
                 output = run_on(model, example)
         except CannotRunError:
             # If the model runs with the layer's own output, it does more with this output than to return it.
@@ -114,11 +115,6 @@ def _orders(count: int) -> list[Tensor]:
     second = torch.empty_like(first)
     second[torch.argsort(first % _LEVELS, stable=True, descending=True)] = first
     return [first, second]
-
-
-def _levels(order: Tensor) -> Tensor:
-    """Return negative scores, so that an activation such as ReLU behind the layer is noticed."""
-    return -_STEP * (1 + order % _LEVELS)
 
 
 @contextlib.contextmanager
@@ -163,16 +159,13 @@ def _follow(tables: tuple[Tensor, ...], orders: list[Tensor]) -> bool:
     """Return whether all scores of one level are equal, and higher than those of the level below."""
     if not all(table.is_floating_point() and table.numel() and torch.isfinite(table).all() for table in tables):
         return False
-    lowest, highest = [], []
-    for level in range(min(_LEVELS, len(orders[0]))):
-        columns = [(order % _LEVELS == level).to(tables[0].device) for order in orders]
-        values = torch.cat([table[:, column].flatten() for table, column in zip(tables, columns, strict=True)])
-        lowest.append(float(values.min()))
-        highest.append(float(values.max()))
-    # Level 0 holds the highest scores.
-    gap = min(above - below for above, below in zip(lowest, highest[1:], strict=False))
-    spread = max(high - low for low, high in zip(lowest, highest, strict=True))
-    return gap > 0 and spread <= _tolerance(tables[0].dtype) * gap
+    columns = [torch.argsort(order % _LEVELS).to(tables[0].device) for order in orders]
+    by_level = [table[:, column] for table, column in zip(tables, columns, strict=True)]
+    levels = torch.split(torch.cat(by_level), torch.bincount(orders[0] % _LEVELS).tolist(), dim=1)
+    lowest, highest = torch.tensor([[float(x.min()), float(x.max())] for x in levels], dtype=torch.float64).T
+    # Level 0 has the highest scores.
+    gap = float((lowest[:-1] - highest[1:]).min())
+    return gap > 0 and float((highest - lowest).max()) <= _tolerance(tables[0].dtype) * gap
 
 
 def _tolerance(dtype: torch.dtype) -> float:
@@ -195,7 +188,8 @@ def _weight_gives_scores(model: nn.Module, head: Head, example: Example, *, anyw
         return True
     compared = torch.ones_like(head.weight[:, 0], dtype=torch.bool) if head.bias is None else ~is_masked(head.bias)
     prefix = f"{head.name}." if head.name else ""
-    flipped = {f"{prefix}{name}": parameter.detach().flip(0) for name, parameter in parameters.items()}
+    rows = [name for name in ("weight", "bias") if name in parameters]
+    flipped = {f"{prefix}{name}": parameters[name].detach().flip(0) for name in rows}
     if isinstance(head.module, ProjectedHead):
         compared[list(head.module.forgotten)] = False
         prefix, flipped = f"{prefix}head.", {}
@@ -224,9 +218,7 @@ def returned(model: nn.Module, heads: Sequence[Head], example: Example) -> list[
 
 
 def _equal(output: Tensor, result: Tensor) -> bool:
-    if output.numel() != result.numel() or output.dtype != result.dtype:
-        return False
-    return torch.equal(output.reshape(-1), result.reshape(-1))
+    return output.dtype == result.dtype and torch.equal(output.flatten(), result.flatten())
 
 
 def _near(values: Tensor, expected: Tensor) -> bool:

@@ -140,10 +140,8 @@ def _open_clip(model: nn.Module) -> ImageProjection | None:
         return ImageProjection("visual", visual, last.out_features, _parts_of(last))
     width = getattr(tower, "output_dim", None) or getattr(model, "embed_dim", None)
     if not isinstance(width, int):
-        raise UsageError(
-            f"The width of the image embedding of this {type(model).__name__} cannot be read; open_clip's models "
-            "with a linear projection are supported."
-        )
+        problem = f"The width of the image embedding of this {type(model).__name__} cannot be read"
+        raise UsageError(f"{problem}; open_clip's models with a linear projection are supported.")
     why_not = f"its image tower, a {type(tower).__name__}, does not end in a linear layer"
     return ImageProjection("visual", visual, width, why_not=why_not)
 

@@ -176,10 +176,8 @@ def _smp(name: str, num_classes: int, in_channels: int) -> LibraryNetwork:
 def _hf(name: str, num_classes: int, config: Mapping[str, Any] | None) -> LibraryNetwork:
     transformers = importlib.import_module("transformers")
     try:
-        if config is not None:
-            settings = transformers.AutoConfig.for_model(**config)
-        elif name in transformers.CONFIG_MAPPING:
-            settings = transformers.AutoConfig.for_model(name)
+        if config is not None or name in transformers.CONFIG_MAPPING:
+            settings = transformers.AutoConfig.for_model(**(config or {"model_type": name}))
         else:
             settings = transformers.AutoConfig.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
