@@ -80,7 +80,7 @@ def near(model: nn.Module, label: int, count: int, noise: float = 0.01) -> Tenso
 
 
 def choose(model: nn.Module, label: int, forget: Any, anchors: list[Tensor], **options: Any) -> Choice:
-    return choose_by_measurement(model, (label,), Answers(model, (label,), forget, anchors), **options)
+    return choose_by_measurement(model, Answers(model, (label,), forget, anchors), **options)
 
 
 class TestDirection:

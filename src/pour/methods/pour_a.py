@@ -130,7 +130,7 @@ class PourA(IterativeMethod):
             anchors = [batch for _, _, batch in measured]
         candidates = CANDIDATES if self.direction == "auto" else (self.direction,)
         answers = Answers(model, classes, forget, anchors)
-        choice = choose_by_measurement(model, classes, answers, candidates=candidates)
+        choice = choose_by_measurement(model, answers, candidates)
         share = forget_accuracy(model, request, run)
         run.choose(direction=choice.direction, anchor=kind, forgotten_logit=logit)
         run.log(0, forget_accuracy=share, projection_leaves=choice.left, decisions_changed=choice.changed)
@@ -138,7 +138,7 @@ class PourA(IterativeMethod):
             warnings.warn(f"{problem} The encoder is unchanged and still shows the class.", stacklevel=3)
             run.log(0, encoder_share=share)
         else:
-            matching = Matching(model, choice, answers, classes, run, forget, anchors, weight=self.anchor_weight)
+            matching = Matching(model, choice, answers, run, weight=self.anchor_weight)
             with frozen_head(model), without_dropout(model), matching.tapped():
                 share, part = _Encoder(self, model, matching, request, run, steps).train(share)
             _warn_of_encoder(share, part, kind)

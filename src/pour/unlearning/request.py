@@ -98,8 +98,7 @@ class ForgetRequest:
     def of_scenes(cls, scenes: Scenes, classes: Sequence[int]) -> ForgetRequest:
         """Return the request to forget classes of a segmentation network, from training scenes that may show them.
 
-        The request contains only images that show one of ``classes``, and only the labels of their pixels. The labels
-        of the other pixels are hidden.
+        It contains only scenes that show one of ``classes``, and hides the labels of all other pixels.
         """
         return cls(classes=list(classes), forget=scenes.containing(classes).only(classes))
 
@@ -176,7 +175,10 @@ class ForgetRequest:
             "retain": LabelRule("The images to retain", num_classes, never=only or frozenset(), unwanted=earlier),
             "validation": LabelRule("The validation images", num_classes, unwanted=earlier),
         }
-        return Granted(self if classes is None else replace(self, classes=tuple(classes)), needs, name, rules)
+        request = self if classes is None else replace(self, classes=tuple(classes))
+        if classes is not None and isinstance(self.forget, Scenes):
+            request = replace(request, forget=self.forget.containing(classes).only(classes))
+        return Granted(request, needs, name, rules)
 
 
 class Granted:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pour.data.classes import resolve_classes
-from pour.data.scenes import Scenes
 from pour.errors import UsageError
 from pour.models import card as cards
 from pour.models.check_data import check_data
@@ -149,18 +148,13 @@ def unlearn(
         'pour-p'
     """
     parts: dict[str, Any] = {"classes": classes, "forget": forget, "retain": retain, "validation": validation}
-    parts |= {"build": build, "recipe": recipe}
-    passed = [name for name, value in parts.items() if value is not None]
+    passed = [name for name, value in (parts | {"build": build, "recipe": recipe}).items() if value is not None]
     if request is not None and passed:
         raise UsageError(f"The request contains {passed[0]}; pass either request= or {passed[0]}=, not both.")
     if request is None:
         if classes is None:
             raise UsageError("There is nothing to forget; pass classes= and the data, or request=.")
-        request = ForgetRequest(**parts)
-        if isinstance(forget, Scenes):
-            names = cards.names_of_scores(unwrap(model), forget.num_classes)
-            indices = resolve_classes(classes, num_classes=forget.num_classes, class_names=names)
-            request = dataclasses.replace(ForgetRequest.of_scenes(forget, indices), retain=retain)
+        request = ForgetRequest(**parts, build=build, recipe=recipe)
     if isinstance(method, Method):
         if options:
             raise UsageError("The method is given with its options; leave the further options out.")

@@ -67,43 +67,30 @@ class Matching:
     Args:
         model: Network that is trained; a copy of it is the teacher.
         choice: Direction with its projection P.
-        answers: Answers of the original on forget images and anchors.
-        classes: Indices of the classes to forget.
+        answers: Answers of the original on forget images, whose features P moves, and on anchors, whose features have a
+            variance and are moved by the training.
         run: Device.
-        forget: Batches of forget images and labels, to measure how far P moves their features.
-        anchors: Batches of anchors, to measure the variance of their features and how far training moves them.
         weight: Weight of the loss on the anchors.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        choice: Choice,
-        answers: Answers,
-        classes: tuple[int, ...],
-        run: Run,
-        forget: Sequence[tuple[Tensor, Tensor]],
-        anchors: Sequence[Tensor],
-        *,
-        weight: float,
-    ) -> None:
+    def __init__(self, model: nn.Module, choice: Choice, answers: Answers, run: Run, *, weight: float) -> None:
         self.choice = choice
         self.weight = weight
-        self._model, self._classes, self._answers, self._anchors = model, classes, answers, anchors
+        self._model, self._answers = model, answers
         self._teacher = frozen_copy(model, run)
         self._head = find_head(model)
         self._projection = choice.removal.to(run.torch_device)
         self._basis = _basis(self._projection)
         with self.tapped(), torch.no_grad():
-            kept_features = torch.cat([self._projected(self._teacher_rows(batch)) for batch in anchors])
+            kept_features = torch.cat([self._projected(self._teacher_rows(batch)) for batch in answers.anchors])
             # The scale of the loss gives the weight on the anchors the same meaning on every network.
             variance = kept_features.flatten(0, -2).var(dim=0).sum().item()
             self._variance = max(variance, torch.finfo(torch.float32).tiny)
-            self._targets = torch.split(kept_features, [len(batch) for batch in anchors])
+            self._targets = torch.split(kept_features, [len(batch) for batch in answers.anchors])
             moved, count = 0.0, 0.0
-            for images, labels in forget:
+            for images, labels in answers.forget:
                 rows = self._teacher_rows(images)
-                cells = forgotten_rows(model, labels, classes, rows.shape[:-1])
+                cells = forgotten_rows(model, labels, answers.classes, rows.shape[:-1])
                 moved += ((rows - self._projected(rows)).square().sum(dim=-1) * cells).sum().item()
                 count += cells.sum().item()
         self._extra = min(self._variance * max(count, 1) / max(moved, 1e-30), _MOST_WEIGHT)
@@ -126,7 +113,7 @@ class Matching:
         rows = self._rows(student, self._student_tap, together)
         error = rows - target
         cells = error.new_zeros(error.shape[:-1])
-        cells[: len(images)] = forgotten_rows(self._model, labels, self._classes, cells[: len(images)].shape)
+        cells[: len(images)] = forgotten_rows(self._model, labels, self._answers.classes, cells[: len(images)].shape)
         forget = error.square().sum(dim=-1) + self._extra * (error @ self._basis.T).square().sum(dim=-1)
         retain = (self._projected(rows) - target).square().sum(dim=-1)
         return (row_mean(forget, cells) + self.weight * row_mean(retain, 1 - cells)) / self._variance
@@ -143,7 +130,7 @@ class Matching:
         """Return the measurements of the network with the projector in front of its head."""
         total = count = 0.0
         with evaluating(self._model):
-            for images, target in zip(self._anchors, self._targets, strict=True):
+            for images, target in zip(self._answers.anchors, self._targets, strict=True):
                 rows = self._projected(self._rows(self._model, self._student_tap, images))
                 distance = (rows - target).square().sum(dim=-1)
                 total, count = total + distance.sum().item(), count + distance.numel()

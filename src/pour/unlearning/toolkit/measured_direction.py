@@ -64,9 +64,9 @@ class Answers:
         forget: Sequence[tuple[Tensor, Tensor]],
         anchors: Sequence[Tensor],
     ) -> None:
+        self.classes = tuple(classes)
         self.forgotten = tuple(sorted({*classes, *forgotten_before(model)}))
-        self._forget = forget
-        self._anchors = anchors
+        self.forget, self.anchors = forget, anchors
         self._before = [_scores(model, batch) for batch in anchors]
 
     def behind(self, removal: Projector | Eraser, model: nn.Module, head: Head) -> tuple[float, float]:
@@ -77,7 +77,7 @@ class Answers:
     def _left(self, model: nn.Module) -> float:
         """Return the share of forget images, or of their labelled pixels, whose answer is a forgotten class."""
         answered = total = 0
-        for images, labels in self._forget:
+        for images, labels in self.forget:
             counts = labels >= 0
             answered += int((self._is_forgotten(_scores(model, images)) & counts).sum())
             total += int(counts.sum())
@@ -90,7 +90,7 @@ class Answers:
         excepted, or if the answer became a forgotten class.
         """
         moved = total = 0
-        for images, before in zip(self._anchors, self._before, strict=True):
+        for images, before in zip(self.anchors, self._before, strict=True):
             scores = _scores(model, images)
             retained = [label for label in range(scores.shape[1]) if label not in self.forgotten]
             returned = self._is_forgotten(scores) & ~self._is_forgotten(before)
@@ -104,7 +104,7 @@ class Answers:
 
 @torch.no_grad()
 def choose_by_measurement(
-    model: nn.Module, classes: tuple[int, ...], answers: Answers, *, candidates: Sequence[RowDirection] = CANDIDATES
+    model: nn.Module, answers: Answers, candidates: Sequence[RowDirection] = CANDIDATES
 ) -> Choice:
     """Return the first candidate whose projection removes the class and changes no decision between retained classes.
 
@@ -115,7 +115,6 @@ def choose_by_measurement(
 
     Args:
         model: Classifier; its head is exchanged during the measurement and is in place again afterwards.
-        classes: Indices of the classes to forget.
         answers: Answers of the model on the forget images and on anchors.
         candidates: Directions to try.
 
@@ -127,11 +126,11 @@ def choose_by_measurement(
     measured: list[Choice] = []
     problem: UsageError | None = None
     for direction in candidates:
-        if direction == "weights" and len(candidates) > 1 and set(answers.forgotten) > set(classes):
+        if direction == "weights" and len(candidates) > 1 and set(answers.forgotten) > set(answers.classes):
             # It leaves an earlier class its bias, and there are no images of that class to measure on.
             continue
         try:
-            removal = _removal(head, classes, direction, earlier, is_only=len(candidates) == 1)
+            removal = _removal(head, answers.classes, direction, earlier, is_only=len(candidates) == 1)
         except UsageError as error:
             problem = error
             continue
