@@ -28,6 +28,7 @@ from pour._provenance import circumstances
 from pour.data.splits import Splits
 from pour.errors import PourError
 from pour.training import Run, get_recipe, train_classifier
+from pour.training.tasks.classify import Classify
 from pour.unlearning import request_of
 from pour.unlearning.unlearn import make_method
 
@@ -117,7 +118,7 @@ def main() -> None:
             # The paper's form.
             options = {"forgotten_logit": "keep", "direction": "weights"} if name == "pour-p" else {}
             method = make_method(name, **options)
-            request = request_of(splits, method, original, recipe=recipe.name, seed=seed)
+            request = request_of(Classify(), dataset, [args.forget], method, original, recipe=recipe, seed=seed)
             started = waited(device)
             try:
                 with warnings.catch_warnings():

@@ -29,7 +29,7 @@ from pour.metrics import split_accuracy
 from pour.models.copy_and_swap import copy_model
 from pour.models.tap import extract_features, to_unit
 from pour.training import Run
-from pour.training.tasks.classify import evaluation_loader
+from pour.training.tasks.classify import Classify, evaluation_loader
 from pour.unlearning import request_of
 from pour.unlearning.unlearn import make_method
 
@@ -46,7 +46,8 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    splits = Splits.of(pour.load_dataset(args.data), [args.forget])
+    dataset = pour.load_dataset(args.data)
+    splits = Splits.of(dataset, [args.forget])
     run = Run(seed=args.seed, device=args.device, progress=False)
     original = pour.load(args.original)
     networks = {"original": original}
@@ -55,7 +56,7 @@ def main() -> None:
     for name in args.methods.split(","):
         # The paper's form of POUR-P.
         method = make_method(name, **({"direction": "weights"} if name == "pour-p" else {}))
-        request = request_of(splits, method, original, seed=args.seed)
+        request = request_of(Classify(), dataset, [args.forget], method, original, seed=args.seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             networks[name] = pour.unlearn(

@@ -18,12 +18,14 @@ from pour.errors import UsageError
 from pour.methods.finetune import Finetune
 from pour.training import Run
 from pour.training.loop import as_epochs
+from pour.training.tasks.classify import Classify
 from pour.unlearning import ForgetRequest, make_method, request_of
 from pour.unlearning.access import Images
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pour.data.dataset import ImageDataset
     from pour.data.splits import Splits
     from pour.unlearning.request import Granted
 
@@ -102,26 +104,31 @@ def test_a_part_is_drawn_at_random_with_the_seed() -> None:
     assert set(range(15)) not in drawn
 
 
-def test_validation_images_of_the_datas_own_are_taken(digits_splits: Splits, digits_original: torch.nn.Module) -> None:
-    method = make_method("sure")
+def test_validation_images_of_the_datas_own_are_taken(
+    digits: ImageDataset, digits_splits: Splits, digits_original: torch.nn.Module
+) -> None:
     own = digits_splits.holdout(0.3, seed=5)
     assert own.validation is not None
-    assert len(request_of(own, method, digits_original).validation) == len(own.validation.retain)  # type: ignore[arg-type]
-    assert len(request_of(own, method, digits_original).retain) == len(own.retain_train)  # type: ignore[arg-type]
-    held = request_of(digits_splits, method, digits_original)
-    assert len(held.retain) < len(digits_splits.retain_train)  # type: ignore[arg-type]
+    assert len(ForgetRequest.of(own).validation) == len(own.validation.retain)  # type: ignore[arg-type]
+    assert len(ForgetRequest.of(own).retain) == len(own.retain_train)  # type: ignore[arg-type]
+    held = request_of(Classify(), digits, ["3"], make_method("sure"), digits_original)
+    tenth = digits_splits.holdout(0.1, seed=0)
+    assert len(held.retain) == len(tenth.retain_train) < len(digits_splits.retain_train)  # type: ignore[arg-type]
+    assert len(held.validation) == len(tenth.validation.retain)  # type: ignore[arg-type, union-attr]
 
 
 def test_classes_forgotten_before_are_not_offered_again(
-    digits_splits: Splits, digits_original: torch.nn.Module
+    digits: ImageDataset, digits_splits: Splits, digits_original: torch.nn.Module
 ) -> None:
     once = pour.forget(digits_original, classes=[5])
-    request = request_of(digits_splits, make_method("sure"), once)
+    request = request_of(Classify(), digits, ["3"], make_method("sure"), once)
     for images in (request.retain, request.validation):
         assert set(images.labels.tolist()) == {0, 1, 2, 4, 6, 7, 8, 9}  # type: ignore[union-attr]
     assert set(request.forget.labels.tolist()) == {3}  # type: ignore[union-attr]
-    fresh = request_of(digits_splits, make_method("finetune"), digits_original)
-    assert fresh.retain is digits_splits.retain_train, "nothing changes for a model that has forgotten nothing"
+    fresh = request_of(Classify(), digits, ["3"], make_method("finetune"), digits_original)
+    assert len(fresh.retain) == len(digits_splits.retain_train)  # type: ignore[arg-type]
+    request = ForgetRequest.of(digits_splits)
+    assert request.without(()).retain is digits_splits.retain_train, "nothing changes without earlier requests"
 
 
 def test_splits_of_a_users_own_request_lose_them_too(

@@ -23,6 +23,7 @@ from pour.methods.masked_head import MaskedHead
 from pour.models import build_model, digest, find_head, set_class_names
 from pour.models.history import HistoryEntry
 from pour.training import Recipe
+from pour.training.tasks.classify import Classify
 from pour.unlearning import ForgetRequest, make_method, register, request_of
 from pour.unlearning.access import Images
 from pour.unlearning.toolkit.teachers import without_dropout
@@ -30,6 +31,7 @@ from pour.unlearning.toolkit.teachers import without_dropout
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pour.data.dataset import ImageDataset
     from pour.data.splits import Splits
 
 
@@ -213,9 +215,12 @@ def test_an_audit_traces_the_head(digits_splits: Splits) -> None:
         (1, 7, "scores for 7 classes, and the data have 10"),
     ],
 )
-def test_data_of_another_kind_are_refused(digits_splits: Splits, channels: int, classes: int, sentence: str) -> None:
+def test_data_of_another_kind_are_refused(
+    digits: ImageDataset, digits_splits: Splits, channels: int, classes: int, sentence: str
+) -> None:
     model = build_model("resnet-digits", classes, in_channels=channels, image_size=8)
-    for request in (ForgetRequest.of(digits_splits), request_of(digits_splits, make_method("pour-d"), model)):
+    named = request_of(Classify(), digits, ["3"], make_method("pour-d"), model)
+    for request in (ForgetRequest.of(digits_splits), named):
         with pytest.raises(UsageError, match=sentence):
             pour.unlearn(model, request, device="cpu", progress=False)
     with pytest.raises(UsageError, match=sentence):

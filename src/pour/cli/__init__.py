@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Nothing imports it."""
+"""The command line: parse the arguments, call pour, print the result. No other room imports it."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ COMMANDS = (
     "weights",
     "texts",
 )
-"""The commands in the order of ``pour --help``; each is a function in a module of the same name."""
+"""Names of the commands in the order of ``pour --help``; each is a function in a module of the same name."""
 _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line: exit 0 when done, 2 on wrong use, 1 when the work failed."""
+    """Run the command line. Exit with 0 on success, 2 on wrong use and 1 on failed work."""
     warnings.showwarning = _show_warning
     keep_freed_memory()
     try:
@@ -52,18 +52,18 @@ def main() -> None:
         _complain(str(error))
         sys.exit(1)
     except OSError as error:
-        # What a folder or disk of the user's refuses is no fault of the program.
+        # An error of the user's folder or disk is not an error of the program.
         _complain(f"{error.filename or 'The work'} failed: {error.strerror or error}.")
         sys.exit(1)
     except SystemExit as ended:
-        # Typer ends an interrupted command without a word.
+        # Typer ends an interrupted command without a message.
         if ended.code == _INTERRUPTED:
             _complain("Interrupted.")
         raise
 
 
 def make_app(arguments: list[str]) -> typer.Typer:
-    """The application, with the flags of the method that ``arguments`` name."""
+    """Return the application, with the flags of the method that ``arguments`` name."""
     app = typer.Typer(
         name="pour",
         help="Make a trained vision model forget classes, and prove how well it did. In five minutes: pour demo, "

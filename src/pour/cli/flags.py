@@ -42,7 +42,7 @@ MORE = "More"
 # Written out, because the recipes themselves import torch, which a mere --help should not.
 RECIPES = "One of fast, long, short, digits, head, scenes."
 
-Out = Annotated[Path, typer.Option(help="The file to write.", show_default=False)]
+Out = Annotated[Path, typer.Option(help="File to write.", show_default=False)]
 ExperimentName = Annotated[
     str,
     typer.Argument(
@@ -51,12 +51,12 @@ ExperimentName = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.", rich_help_panel=MORE)]
-Data = Annotated[str, typer.Option(help="A dataset: a name from pour datasets, folder:PATH or FILE.npz.")]
-Root = Annotated[Path | None, typer.Option(help="The data folder; by default POUR_DATA or ~/.cache/pour.")]
+Data = Annotated[str, typer.Option(help="Dataset: a name from pour datasets, folder:PATH or FILE.npz.")]
+Root = Annotated[Path | None, typer.Option(help="Data folder; by default POUR_DATA or ~/.cache/pour.")]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or cuda:0; by default the GPU if there is one.", rich_help_panel=MORE)
 ]
-Seed = Annotated[int, typer.Option(help="Fixes everything random.")]
+Seed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 PrecisionFlag = Annotated[
     str | None,
     typer.Option("--precision", help="fp32 or bf16; by default bf16 on a GPU that has it.", rich_help_panel=MORE),
@@ -74,7 +74,7 @@ Mean = Annotated[
     typer.Option(
         "--mean",
         rich_help_panel=MORE,
-        help="For plain weights: the channel means of images in [0, 1], as 0.5,0.5,0.5 or one number.",
+        help="For plain weights: channel means of images in [0, 1], as 0.5,0.5,0.5 or one number.",
         show_default="the architecture's",
     ),
 ]
@@ -83,7 +83,7 @@ Std = Annotated[
     typer.Option(
         "--std",
         rich_help_panel=MORE,
-        help="For plain weights: the channel deviations, as 0.25,0.25,0.25 or one number.",
+        help="For plain weights: channel deviations, as 0.25,0.25,0.25 or one number.",
         show_default="the architecture's",
     ),
 ]
@@ -97,14 +97,16 @@ Set = Annotated[
     ),
 ]
 Forget = Annotated[
-    list[str], typer.Option(help="A class to forget, by name or index; may be given several times.", show_default=False)
+    list[str], typer.Option(help="Class to forget, by name or index; may be given several times.", show_default=False)
 ]
 
 
 def check_model_file(out: Path, *, overwrite: bool) -> None:
-    """Raise unless a model and the JSON file beside it may be written."""
+    """Raise UsageError if the model file or the JSON file next to it must not be written."""
     if out.suffix.lower() == ".json":
-        raise UsageError(f"{out} is for the facts that are written beside a model; end its own name in .safetensors.")
+        raise UsageError(
+            f"{out} is the name of the JSON file next to a model; end the name of the model in .safetensors."
+        )
     from pour.models.checkpoint import check_ending
 
     check_ending(out)
@@ -119,25 +121,25 @@ def parse_settings(settings: Sequence[str] | None) -> dict[str, Any]:
         >>> parse_settings(["enlarge=2", "head=simplex", "seeds=[0, 1]"])
         {'enlarge': 2, 'head': 'simplex', 'seeds': [0, 1]}
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for setting in settings or ():
         key, equals, value = setting.partition("=")
         if not key or not equals:
             raise UsageError(f"--set takes KEY=VALUE, such as enlarge=2, but got {setting!r}.")
         try:
-            found[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+            values[key.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            found[key.strip()] = value
-    return found
+            values[key.strip()] = value
+    return values
 
 
 def refuse_unread(flags: Mapping[str, object], where: str, advice: str = "leave it out") -> None:
-    """Say that a flag has no use here, instead of leaving it unread.
+    """Raise UsageError for the first flag that was passed and has no use.
 
     Args:
-        flags: the flags that nothing reads here, by name; None, False and an empty list were not given.
-        where: what makes them useless, such as "on segmentation data".
-        advice: what to do instead.
+        flags: Values of flags without use, by name; None, False and an empty list were not passed.
+        where: Situation in which the flags have no use, such as "without --data".
+        advice: Remedy.
     """
     for flag, value in flags.items():
         if value is not None and value is not False and value != []:

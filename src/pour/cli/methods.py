@@ -18,7 +18,7 @@ _TEST_BED = (
 
 
 def methods() -> None:
-    """The methods, with the data, cost and paper of each, and their results at their defaults on a test bed."""
+    """List the methods: the data, cost and paper of each, and its result at its defaults on a test bed."""
     table = Table("method", "needs", "cost", "test bed", "paper", "what it does")
     for info in pour.list_methods():
         left = "-" if info.first_call is None else str(info.first_call)

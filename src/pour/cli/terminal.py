@@ -1,4 +1,4 @@
-"""What commands print, and how they open models."""
+"""Open models for commands, and print their results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PIPE_WIDTH = 160
 
 @dataclass(frozen=True)
 class PlainWeights:
-    """What a file of plain weights does not say itself: the flags --arch, --mean and --std."""
+    """Facts that a file of plain weights does not contain: the flags --arch, --mean and --std."""
 
     arch: str
     mean: str | None = None
@@ -37,22 +37,22 @@ class PlainWeights:
 
     @classmethod
     def of(cls, arch: str | None, mean: str | None, std: str | None, *files: Path | None) -> PlainWeights | None:
-        """The flags of a command that opens ``files``, or None where it names no architecture.
+        """Return the flags of a command that opens ``files``, or None if it names no architecture.
 
-        Files of pour and plain weights may be mixed; a normalisation that none of the files needs is refused.
+        The files can be files of pour and plain weights. Raise UsageError for a normalisation that no file needs.
         """
-        given = {"--mean": mean, "--std": std}
+        normalisation = {"--mean": mean, "--std": std}
         if arch is None:
-            refuse_unread(given, "without --arch", "name the network of the plain weights, or leave it out")
+            refuse_unread(normalisation, "without --arch", "name the network of the plain weights, or leave it out")
             return None
         if (mean, std) != (None, None):
             present = [file for file in files if file is not None]
             if all(map(_carries_normalisation, present)):
-                refuse_unread(given, f"with {present[0]}", "it carries its own normalisation, so leave it out")
+                refuse_unread(normalisation, f"with {present[0]}", "it contains a normalisation, so leave it out")
         return cls(arch, mean, std)
 
     def build(self, num_classes: int, *, in_channels: int = 3, image_size: int = 32) -> nn.Module:
-        """The network that the weights belong to."""
+        """Return the network of the weights."""
         return pour.build_model(
             self.arch,
             num_classes,
@@ -70,26 +70,26 @@ def _carries_normalisation(file: Path) -> bool:
 
 
 def _per_channel(flag: str, text: str | None, channels: int) -> list[float] | None:
-    """The numbers of a flag, one to a channel."""
+    """Return the numbers of a flag, one per channel."""
     if text is None:
         return None
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError as error:
         raise UsageError(
-            f"{flag} is one number or one for each channel, such as 0.5,0.5,0.5, but is {text!r}."
+            f"{flag} must be one number or one per channel, such as 0.5,0.5,0.5, but is {text!r}."
         ) from error
     if len(numbers) not in (1, channels):
         raise UsageError(
-            f"{flag} has {len(numbers)} numbers for {channels} channels; give one number or one for each channel."
+            f"{flag} has {len(numbers)} numbers for {channels} channels; give one number or one per channel."
         )
     return numbers * (channels // len(numbers))
 
 
 def open_own(path: Path, advice: str) -> nn.Module:
-    """A model from a file of pour; ``advice`` says what to do with a file that names no architecture."""
+    """Return the model of a file of pour. Raise UsageError with ``advice`` for a file without an architecture."""
     if path.is_file() and not _names_architecture(path):
-        raise UsageError(f"{path} does not say which architecture it is for; {advice}.")
+        raise UsageError(f"{path} does not name its architecture; {advice}.")
     return pour.load(path)
 
 
@@ -104,7 +104,7 @@ def _names_architecture(file: Path) -> bool:
 def open_model(
     path: Path, plain: PlainWeights | None, dataset: Dataset | None, num_classes: int | None = None
 ) -> nn.Module:
-    """A model from a file of pour, or from plain weights and an architecture."""
+    """Return the model of a file of pour, or of plain weights and an architecture."""
     if plain is None:
         classes = "" if dataset is not None else ", and its classes with --data or --num-classes"
         return open_own(path, f"name it with --arch{classes}")
@@ -121,7 +121,7 @@ def open_model(
 
 
 def tell_outcome(outcome: Outcome, folder: Path) -> None:
-    """Say which cells failed, on standard error, and how many there are."""
+    """Print the failed cells to standard error, and the numbers of cells to standard output."""
     for sentence in outcome.failed:
         typer.echo(f"failed: {sentence}", err=True)
     typer.echo(f"{outcome.done} cells made, {outcome.kept} were there: {folder}")
@@ -130,5 +130,5 @@ def tell_outcome(outcome: Outcome, folder: Path) -> None:
 def show(content: RenderableType, *, quiet: bool = False) -> None:
     """Print a table or text to standard output, unless quiet."""
     if not quiet:
-        # A pipe has no width of its own; tables need more than the 80 columns that it would be given.
+        # A pipe has no width, and rich would assume 80 columns, which are too few for tables.
         Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(content)

@@ -29,7 +29,6 @@ from pour.cli.flags import (
 )
 from pour.cli.history import print_history
 from pour.cli.method_flags import DEFAULT_METHOD
-from pour.cli.scenes import request_scenes
 from pour.cli.terminal import PlainWeights, open_model, open_own
 from pour.cli.texts import Concept, ConceptPart, TextFile, forget_by_text
 from pour.errors import UsageError
@@ -44,26 +43,31 @@ __all__ = ["unlearn"]
 
 
 def unlearn(
-    model: Annotated[Path, typer.Argument(help="The file of the original model.", show_default=False)],
+    model: Annotated[Path, typer.Argument(help="File of the original model.", show_default=False)],
     out: Out,
     forget: Annotated[
-        list[str] | None, typer.Option(help="A class to forget, by name or index; may be given several times.")
+        list[str] | None, typer.Option(help="Class to forget, by name or index; may be given several times.")
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="A name from pour methods; its own options follow below.", show_default=DEFAULT_METHOD),
+        typer.Option(
+            help="Name from pour methods; the options of the method are listed below.", show_default=DEFAULT_METHOD
+        ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="The dataset whose images the method may use; pour-p needs none.")
+        str | None, typer.Option(help="Dataset whose images the method may use; pour-p needs none.")
     ] = None,
     root: Root = None,
-    arch: Annotated[str | None, typer.Option(help="The architecture, for a file of plain weights.")] = None,
+    arch: Annotated[str | None, typer.Option(help="Architecture, for a file of plain weights.")] = None,
     mean: Mean = None,
     std: Std = None,
-    num_classes: Annotated[int | None, typer.Option(help="Classes, for plain weights without --data.")] = None,
-    recipe: Annotated[str | None, typer.Option(help=f"How the original was trained. {RECIPES}")] = None,
+    num_classes: Annotated[
+        int | None, typer.Option(help="Number of classes, for plain weights without --data.")
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help=f"Recipe with which the original was trained. {RECIPES}")] = None,
     fold: Annotated[
-        bool, typer.Option("--fold", help="Merge a projector into the head: the same keys as before.")
+        bool,
+        typer.Option("--fold", help="Merge a projector into the head, so that the file has the keys of the original."),
     ] = False,
     concept: Concept = None,
     concept_part: ConceptPart = None,
@@ -79,11 +83,10 @@ def unlearn(
 ) -> None:
     """Forget classes, by default with pour-a, which needs images of these classes alone (--data).
 
-    --method NAME --help lists that method's own options.
+    --method NAME --help lists the options of a method.
     """
-    from pour.data.registry import is_segmentation
-    from pour.data.splits import Splits
     from pour.training import Run
+    from pour.training.tasks.task import find_task, get_task
     from pour.unlearning import make_method, request_of
 
     check_model_file(out, overwrite=overwrite)
@@ -105,23 +108,21 @@ def unlearn(
         typer.echo(out)
         return
     forget = forget or []
-    chosen = make_method(method or DEFAULT_METHOD, **options)
-    _require_data(chosen, data, recipe)
+    configured = make_method(method or DEFAULT_METHOD, **options)
+    _require_data(configured, data, recipe)
     plain = PlainWeights.of(arch, mean, std, model)
-    dataset = None
-    if data is not None and is_segmentation(data):
-        scenes, request = request_scenes(data, root, forget, chosen)
-        original = open_model(model, plain, scenes)
-    else:
-        dataset = None if data is None else pour.load_dataset(data, root)
-        original = open_model(model, plain, dataset, num_classes)
+    if data is None:
+        original = open_model(model, plain, None, num_classes)
         request = pour.ForgetRequest(classes=forget)
-    if dataset is not None:
-        request = request_of(Splits.of(dataset, forget), chosen, original, recipe=recipe, seed=seed)
+    else:
+        task = get_task(find_task(data))
+        dataset = task.load(data, root)
+        original = open_model(model, plain, dataset)
+        request = request_of(task, dataset, forget, configured, original, recipe=recipe, seed=seed)
     forgotten = pour.unlearn(
         original,
         request,
-        method=chosen,
+        method=configured,
         seed=seed,
         device=device,
         precision=precision,  # type: ignore[arg-type]
@@ -139,7 +140,7 @@ def unlearn(
 
 
 def _require_data(method: Method, data: str | None, recipe: str | None) -> None:
-    """Name the flags that give a method what it needs."""
+    """Raise UsageError, with the missing flag, if the method needs data or a recipe."""
     if method.needs and data is None:
         kinds = [kind for need, kind in (("forget", "forgotten"), ("retain", "retained")) if need in method.needs]
         what = f"images of the {' and '.join(kinds)} classes" if kinds else "images"
@@ -150,8 +151,6 @@ def _require_data(method: Method, data: str | None, recipe: str | None) -> None:
 
 def _refuse_unread_in_unlearning(by_words: bool, flags: dict[str, object], options: dict[str, Any]) -> None:
     """Refuse the flags, and the options of a method, that forgetting by words or by classes does not read."""
-    from pour.data.registry import is_segmentation
-
     words = {flag: flags[flag] for flag in ("--text", "--concept-part")}
     if by_words:
         unread = {flag: value for flag, value in flags.items() if flag not in words}
@@ -165,8 +164,6 @@ def _refuse_unread_in_unlearning(by_words: bool, flags: dict[str, object], optio
         )
     else:
         refuse_unread({"--num-classes": flags["--num-classes"]}, "with --data")
-        if is_segmentation(str(flags["--data"])):
-            refuse_unread({"--recipe": flags["--recipe"]}, "on segmentation data")
     if flags["--arch"] is None:
         refuse_unread({"--num-classes": flags["--num-classes"]}, "without --arch", "add that, or leave it out")
 

@@ -37,15 +37,14 @@ if TYPE_CHECKING:
 
     from pour.data.classes import ClassRequest
     from pour.data.samples import Batches, IndexedSamples
-    from pour.data.splits import Splits
     from pour.models.head import Example, Head
     from pour.training.recipes import Recipe
     from pour.training.run import Precision
+    from pour.training.tasks.task import Dataset, Task
     from pour.unlearning.request import Granted
 
 __all__ = ["carry_out", "make_method", "request_of", "unlearn"]
 
-_HELD_OUT = 0.1
 # Options without effect on the user's own batches.
 _OF_SPLITS = ("batch_size", "forget_batch_size", "augment")
 
@@ -71,25 +70,36 @@ def make_method(name: str, **options: Any) -> Method:
 
 
 def request_of(
-    splits: Splits, method: Method, model: nn.Module, *, recipe: Recipe | str | None = None, seed: int = 0
+    task: Task[Any, Any],
+    dataset: Dataset,
+    forget: ClassRequest,
+    method: Method,
+    model: nn.Module,
+    *,
+    recipe: Recipe | str | None = None,
+    seed: int = 0,
 ) -> ForgetRequest:
-    """Return the request of ``splits``, with a fresh model and validation images if ``method`` needs them.
+    """Return the request to forget classes of a dataset, with a fresh model if the file of ``model`` names its network.
 
     Images of classes that the model forgot earlier are left out, because they would teach these classes again.
 
     Args:
-        splits: Classes to forget, and the data.
-        method: Method; if it needs validation images and the data have none, a tenth of the training images is held
-            out. The original has seen those.
-        model: The original, from whose recorded architecture a fresh model is built.
+        task: Task of the dataset.
+        dataset: Data of the original.
+        forget: Indices or names of the classes to forget.
+        method: Method. If it needs validation samples, a tenth of the training samples, which the original has seen, is
+            held out.
+        model: The original.
         recipe: Recipe with which the original was trained, or its name.
-        seed: Seed of the held-out images.
+        seed: Seed of the held-out samples.
     """
+    classes = task.classes(dataset, forget)
+    parts = task.request_data("", dataset, classes, validation=seed if "validation" in method.needs else None)
+    if recipe is not None and "build" not in parts:
+        raise UsageError(f"recipe= has no use on {dataset.name}, because no method retrains there; leave it out.")
     architecture = cards.architecture(model)
-    build = None if architecture is None else functools.partial(rebuild, architecture)
-    if "validation" in method.needs and splits.validation is None:
-        splits = splits.holdout(_HELD_OUT, seed)
-    return ForgetRequest.of(splits, build=build, recipe=recipe).without(forgotten_before(model))
+    parts["build"] = None if architecture is None else functools.partial(rebuild, architecture)
+    return ForgetRequest(classes=classes, recipe=recipe, **parts).without(forgotten_before(model))
 
 
 def unlearn(
