@@ -7,7 +7,7 @@ from torch import nn
 
 import pour
 from pour.auditing import Relearning, audit, relearn, relearning
-from pour.auditing.relearning import _few_images, _opened
+from pour.auditing.relearning import _few_images, _without_protection
 from pour.data.dataset import ImageDataset, ImageSplit
 from pour.data.splits import Splits
 from pour.errors import UsageError
@@ -84,7 +84,7 @@ def test_a_frozen_model_is_attacked_all_the_same(digits_original, digits_splits,
 def test_the_attacker_starts_from_neutral_rows():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 5))
-    opened = _opened(pour.forget(model, classes=[2]), (2,), None)
+    opened = _without_protection(pour.forget(model, classes=[2]), (2,), None)
     weight = opened[-1].weight
     assert torch.allclose(weight[2], model[-1].weight[[0, 1, 3, 4]].mean(dim=0))
     scores = opened(torch.randn(50, 1, 2, 2))
@@ -109,7 +109,7 @@ def test_rows_that_are_computed_or_shared_are_set_all_the_same(kind):
     else:
         model[2].weight = model[1].weight
     encoder, rows = model[1].weight.detach().clone(), model[2].weight.detach().clone()
-    opened = _opened(model, (2,), "2")
+    opened = _without_protection(model, (2,), "2")
     assert torch.allclose(opened[2].weight[2], rows[[0, 1, 3]].mean(dim=0), atol=1e-6)
     assert torch.allclose(opened[2].weight[[0, 1, 3]], rows[[0, 1, 3]], atol=1e-6)
     assert torch.equal(opened[1].weight, encoder)

@@ -126,9 +126,7 @@ def relearn(
     network.to(device=run.torch_device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     for parameter in network.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
-    labels = splits.train.whole.labels
-    counts = dict.fromkeys(np.unique(labels).tolist(), options.images_per_class)
-    images = splits.train.whole.take(np.sort(rows_per_class(labels, counts, np.random.default_rng(run.seed))))
+    images = _few_images(splits, options.images_per_class, run.seed)
     tests = [
         part.take(stratified_rows(part.labels, _EVALUATION_IMAGES, run.seed))
         for part in (splits.forget_test, splits.retain_test)
@@ -173,6 +171,12 @@ def _without_protection(model: nn.Module, forgotten: tuple[int, ...], head: str 
             # A new parameter, because another layer may share the old one.
             setattr(old.layer, name, nn.Parameter(rows))
     return network
+
+
+def _few_images(splits: Splits, per_class: int, seed: int) -> IndexedSamples:
+    samples = splits.train.whole
+    counts = dict.fromkeys(np.unique(samples.labels).tolist(), per_class)
+    return samples.take(np.sort(rows_per_class(samples.labels, counts, np.random.default_rng(seed))))
 
 
 def _accuracy(model: nn.Module, samples: IndexedSamples, run: Run, head: str | None) -> Reading:
