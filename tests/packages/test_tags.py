@@ -12,6 +12,17 @@ from installed_package import install
 if TYPE_CHECKING:
     from installed_package import Installed
 
+EXPERIMENT = """
+task = "tags"
+dataset = "digit-tags"
+recipe = {name = "digits", epochs = 2}
+forget = ["prime", ["loop", "large"]]
+rows = ["references", "pour-p", "masked-head"]
+columns = ["tag_f1_r", "tag_f1_f", "rus_o"]
+
+[settings]
+threshold = 0.4
+"""
 PACKAGE = Path(__file__).parent / "pour-tags"
 
 
@@ -54,3 +65,27 @@ def test_train_unlearn_and_audit(tags: Installed, tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert "F1, forgotten tags" in page
     assert "Harmonic mean of precision and recall" in page
+
+
+def test_bench_and_table(tags: Installed, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(EXPERIMENT)
+    table = "pour table runs/mine --format markdown"
+    lines = [
+        "pour bench mine.toml --device cpu --quiet",
+        "pour bench mine.toml --device cpu --quiet",
+        f"{table} --forget prime --out prime.md",
+        "pour bench mine.toml --export mine.json.gz",
+        "pour table mine.json.gz --format csv --forget prime --columns tag_f1_f --out prime.csv",
+    ]
+    printed = tags.run(commands(*lines), tmp_path)
+    assert "14 cells made, 0 were there" in printed
+    assert "0 cells made, 14 were there" in printed
+    text = (tmp_path / "prime.md").read_text()
+    assert "F1, forgotten tags" in text
+    assert "prime forgotten" in text
+    masked = next(line for line in text.splitlines() if "Masked head" in line)
+    assert "| **0.00** |" in masked
+    assert "Masked head" in (tmp_path / "prime.csv").read_text()
+    cell = json.loads((tmp_path / "runs/mine/cells/forget-1/seed-0/masked-head.json").read_text())["cell"]
+    assert cell["setup"]["threshold"] == 0.4
+    assert cell["values"]["tag_f1_f"]["value"] == 0
