@@ -39,13 +39,11 @@ if TYPE_CHECKING:
     from pour.auditing.report import AuditReport
     from pour.bench.experiment import Experiment, SharedRole
     from pour.bench.rows import Row
-    from pour.training.run import Precision
 
 __all__ = [
     "CACHE",
     "Attempt",
     "CellWorker",
-    "Work",
     "attempt",
     "cell_setup",
     "error_path",
@@ -61,18 +59,6 @@ ERRORS = "errors"
 """Folder of a store for the tracebacks of cells that raised an exception."""
 # Factors of tuned learning rates, one after the other, while the method diverges.
 _FACTORS = (1 / 3, 1 / 9)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What every worker of a grid needs."""
-
-    experiment: Experiment
-    out: Path
-    root: Path | None
-    device: str | None
-    precision: Precision | None
-    compile: bool = False
 
 
 def cell_setup(experiment: Experiment, row: Row, key: CellKey) -> dict[str, Any]:
@@ -111,10 +97,10 @@ def read_errors(out: Path, keys: Iterable[CellKey]) -> dict[CellKey, str]:
 class CellWorker:
     """Trains models and computes cells, one after the other, and keeps data and models in memory between them."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._shared = SharedModels(work.experiment, work.out, work.root, work.device, work.precision)
-        self._rows = {row.name: row for row in work.experiment.rows}
+    def __init__(self, shared: SharedModels, compile: bool) -> None:
+        self._shared = shared
+        self._compile = compile
+        self._rows = {row.name: row for row in shared.experiment.rows}
         self._loaded: dict[tuple[object, ...], SharedModel] = {}
 
     def prepare(self) -> None:
@@ -133,12 +119,14 @@ class CellWorker:
             raise
         except Exception:
             # An exception in a method, such as out of memory, loses only its own cell.
-            write_text(self._work.out / error_path(key), traceback.format_exc())
+            write_text(self._shared.out / error_path(key), traceback.format_exc())
 
     def _compute(self, key: CellKey) -> None:
-        work, row, task = self._work, self._rows[key.row], self._shared.task
+        shared, row, task = self._shared, self._rows[key.row], self._shared.task
         models = self._models(key)
-        run = Run(seed=key.seed, device=work.device, precision=work.precision, progress=False, compile=work.compile)
+        run = Run(
+            seed=key.seed, device=shared.device, precision=shared.precision, progress=False, compile=self._compile
+        )
         started = time.perf_counter()
         tried = self._unlearn(row, key, models, run)
         unlearned = time.perf_counter()
@@ -151,12 +139,12 @@ class CellWorker:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
                 pair = {"original": original, "unlearned": tried.model}
-                readings = task.readings(work.experiment.architecture, dataset, key.forget, pair, run)
+                readings = task.readings(shared.experiment.architecture, dataset, key.forget, pair, run)
             said += tuple(str(entry.message) for entry in caught)
         audited = time.perf_counter()
         kept = {} if report is None else measured(report)
         cell = Cell(
-            setup=cell_setup(work.experiment, row, key),
+            setup=cell_setup(shared.experiment, row, key),
             models={role: found.digest for role, found in models.items()}
             | ({} if report is None else {"unlearned": report.models["unlearned"].digest}),
             data=self._shared.data_digest,
@@ -177,12 +165,12 @@ class CellWorker:
         )
         more = {name: Reading(**reading) for name, reading in readings.items()}  # type: ignore[arg-type]
         cell = replace(cell, values={**more, **cell.values})
-        if tried.model is not None and report is not None and row.name in work.experiment.pictures:
+        if tried.model is not None and report is not None and row.name in shared.experiment.pictures:
             # Only this row needs matplotlib.
             from pour.report.pictures import save_pictures
 
             name = f"{'-'.join(cell.forgotten_names).lower()}-{row.name}-seed-{key.seed}.png"
-            path = work.out / "overlays" / name
+            path = shared.out / "overlays" / name
             save_pictures(task, original, tried.model, dataset, key.forget, run, path)
         surroundings = {
             "seconds": {"unlearn": unlearned - started, "audit": audited - unlearned},
@@ -190,10 +178,10 @@ class CellWorker:
             "host": platform.node(),
             **circumstances(run.torch_device, run.precision),
         }
-        write_cell(work.out, cell, surroundings, None if report is None else report.to_json() + "\n")
+        write_cell(shared.out, cell, surroundings, None if report is None else report.to_json() + "\n")
 
     def _models(self, key: CellKey) -> dict[SharedRole, SharedModel]:
-        keys = {role: ModelKey.of(key.seed, role, key.forget) for role in self._work.experiment.roles}
+        keys = {role: ModelKey.of(key.seed, role, key.forget) for role in self._shared.experiment.roles}
         # A model that was trained again during the life of this worker must not be taken from its memory.
         versions = {role: self._shared.version(model_key) for role, model_key in keys.items()}
         self._loaded = {
@@ -204,7 +192,7 @@ class CellWorker:
     def _unlearn(self, row: Row, key: CellKey, models: Mapping[SharedRole, SharedModel], run: Run) -> Attempt:
         if row.method is None:
             return Attempt(model=models[row.name].model)  # type: ignore[index]
-        experiment, needs = self._work.experiment, get_method(row.method).needs
+        experiment, needs = self._shared.experiment, get_method(row.method).needs
         data = self._shared.task.request_fields(
             experiment.architecture,
             self._shared.dataset,
@@ -228,9 +216,9 @@ class CellWorker:
                 task=self._shared.task,
                 data=self._shared.dataset,
                 classes=list(key.forget),
-                cache=self._work.out / CACHE,
+                cache=self._shared.out / CACHE,
                 seed=key.seed,
-                device=self._work.device,
+                device=self._shared.device,
                 progress=False,
             )
         except UsageError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,17 +24,14 @@ from pour.training.recipes import get_recipe
 from pour.training.run import Run
 from pour.training.tasks.classify import describe_classifier, train_classifier
 from pour.unlearning.request import ForgetRequest
-from pour.unlearning.unlearn import unlearn
+from pour.unlearning.unlearn import carry_out, make_method
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from rich.console import Console
     from torch import Tensor
 
-    from pour.auditing.report import AuditReport
-    from pour.models.tap import Features
 
 __all__ = ["run_demo"]
 
@@ -74,27 +72,17 @@ def run_demo(out: Path, *, forget: str, seed: int, progress: bool, console: Cons
     console.print(f"Forgetting {name} and auditing the results ...")
     request = ForgetRequest.of(splits)
     students = {
-        title: unlearn(original, request, method=method, seed=seed, device="cpu", progress=progress, **options)
+        title: carry_out(original, request, make_method(method, **options), run)
         for title, (method, options) in _METHODS.items()
     }
+    audit_student = partial(
+        audit, original=original, retrained=references, data=splits, seed=seed, device="cpu", progress=progress
+    )
     with tempfile.TemporaryDirectory() as cache:
-        reports = {
-            title: audit(
-                original=original,
-                unlearned=student,
-                retrained=references,
-                data=splits,
-                cache=cache,
-                seed=seed,
-                device="cpu",
-                progress=progress,
-            )
-            for title, student in students.items()
-        }
+        reports = {title: audit_student(unlearned=student, cache=cache) for title, student in students.items()}
     models = {"original": original, **students, "retrained": references[0]}
-    leading = next(iter(_METHODS))
     subject = Subject(models=models, reports=reports, samples=splits.test.whole, run=run)
-    console.print(_table(subject.seen, find_head(original).weight, reports, splits))
+    console.print(_table(subject, find_head(original).weight, splits))
     page = _write(out, subject, f"pour demo --forget {name} --seed {seed}")
     console.print(
         f"POUR-P and POUR-A put a projection in front of the head, which removes {name} from what the head sees. The "
@@ -102,6 +90,7 @@ def run_demo(out: Path, *, forget: str, seed: int, progress: bool, console: Cons
         "encoder change it: POUR-A trains it on images of the class and their copies alone, until its features need "
         "no projection. The report shows what is left of the class."
     )
+    leading = next(iter(_METHODS))
     console.print(f"The audit of {leading}:")
     console.print(summary_text(reports[leading]), highlight=False)
     console.print(f"Finished in {time.perf_counter() - started:.0f} s.")
@@ -136,9 +125,7 @@ def _write(out: Path, subject: Subject, command: str) -> Path:
     )
 
 
-def _table(
-    features: Mapping[str, Features], weight: Tensor, reports: Mapping[str, AuditReport], splits: Splits
-) -> Table:
+def _table(subject: Subject, weight: Tensor, splits: Splits) -> Table:
     """Return the accuracies, the length of features along the forgotten row of the head, and RUS, on test images."""
     direction = torch.nn.functional.normalize(weight[list(splits.forgotten)], dim=1)
     name = ", ".join(splits.forgotten_names)
@@ -146,7 +133,8 @@ def _table(
     table.add_column("")
     for column in ("rest ↑", f"{name} ↓", "direction ↓", "RUS(r) ↑"):
         table.add_column(column, justify="right", no_wrap=True)
-    for title, part in features.items():
+    for title in subject.models:
+        part = subject.seen[title]
         is_forgotten = torch.isin(part.labels, torch.tensor(splits.forgotten))
         is_right = (part.scores.argmax(dim=1) == part.labels).double()
         length = (part.features[is_forgotten] @ direction.T).square().sum(dim=1).mean().sqrt().item()
@@ -156,6 +144,6 @@ def _table(
             f"{is_right[is_forgotten].mean():.1%}",
             # Another network has another basis, in which the original's direction has no meaning.
             "" if title == "retrained" else f"{length:.2f}",
-            f"{reports[title].value('rus_r'):.2f}" if title in reports else "",
+            f"{subject.reports[title].value('rus_r'):.2f}" if title in subject.reports else "",
         )
     return table

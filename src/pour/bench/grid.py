@@ -7,23 +7,19 @@ import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pour._io import write_text
 from pour._progress import ProgressBar
-from pour.bench.cell import CACHE, CellWorker, Work, cell_setup, error_path, read_errors, remove_errors
+from pour.bench.cell import CACHE, CellWorker, cell_setup, error_path, read_errors, remove_errors
 from pour.bench.executors import check_ray, crew
-from pour.bench.experiment import Experiment, get_experiment
 from pour.bench.rows import NOT_TUNED
 from pour.bench.shared_models import ModelKey, SharedModels
 from pour.bench.store import (
     CellKey,
     StoredExperiment,
-    check_folder,
     read_cell,
     read_experiment,
-    settled_precision,
     write_experiment,
 )
 from pour.errors import PourError, UsageError
@@ -32,8 +28,10 @@ from pour.unlearning.registry import get_method
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from pour.bench.executors import Crew
+    from pour.bench.experiment import Experiment
     from pour.bench.rows import Row
     from pour.bench.store import Cell
     from pour.training.run import Precision
@@ -92,23 +90,14 @@ def run_experiment(
         compile: Let methods compile the encoders that they train. This is faster for a whole grid on a GPU.
         progress: Show a progress bar.
     """
-    grid = get_experiment(experiment) if isinstance(experiment, str) else experiment
     if jobs < 1:
         raise UsageError(f"The number of jobs must be at least 1, but is {jobs}.")
     if ray is not None:
         check_ray(ray)
-    folder = Path(out).resolve()
-    check_folder(folder)
-    work = Work(
-        experiment=grid,
-        out=folder,
-        root=None if root is None else Path(root),
-        # With Ray, the workers have the device.
-        device=device if ray is not None else str(resolve_device(device)),
-        precision=settled_precision(folder, precision),
-        compile=compile,
-    )
-    shared = SharedModels(grid, folder, work.root, work.device, work.precision)
+    # With Ray, the workers have the device.
+    device = device if ray is not None else str(resolve_device(device))
+    shared = SharedModels.open(experiment, out, root, device, precision)
+    grid, folder = shared.experiment, shared.out
     requests = requests_of(shared, forget)
     asked = replace(
         grid,
@@ -130,7 +119,7 @@ def run_experiment(
         shutil.rmtree(folder / CACHE, ignore_errors=True)
         remove_errors(folder, (key for cells in pending.values() for key in cells))
         needed = sum(map(len, pending.values())) + sum(len(group.models(shared)) for group in pending)
-        with crew(partial(CellWorker, work), device=work.device, jobs=min(jobs, needed), ray=ray) as do:
+        with crew(partial(CellWorker, replace(shared), compile), device=device, jobs=min(jobs, needed), ray=ray) as do:
             # Heads share the features of their backbone: this process computes them once, while the others start.
             quick = shared.task.is_quick(grid.architecture)
             train = partial(_train_here, shared) if quick and ray is None else do

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pour._io import write_text
 from pour._provenance import circumstances
-from pour.bench.store import forget_name
+from pour.bench.experiment import Experiment, SharedRole, get_experiment
+from pour.bench.store import check_folder, forget_name, settled_precision
 from pour.errors import UsageError
 from pour.models.state import digest
 from pour.training.run import Run
@@ -19,7 +20,6 @@ from pour.training.run import Run
 if TYPE_CHECKING:
     from torch import nn
 
-    from pour.bench.experiment import Experiment, SharedRole
     from pour.training.run import Precision
     from pour.training.tasks.task import Task
 
@@ -86,6 +86,29 @@ class SharedModels:
     device: str | None
     precision: Precision | None
     _checked: dict[tuple[object, ...], str | None] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def open(
+        cls,
+        experiment: Experiment | str,
+        out: str | Path,
+        root: str | Path | None,
+        device: str | None,
+        precision: Precision | None,
+    ) -> SharedModels:
+        """Return the shared models of the store in ``out``.
+
+        Args:
+            experiment: An experiment, the name of a built-in one, or the path of a TOML file.
+            out: Folder of the store, which may be missing.
+            root: Data folder.
+            device: Device of the training.
+            precision: Precision of the training, by default the precision of the stored cells and models.
+        """
+        folder = Path(out).resolve()
+        grid = get_experiment(experiment) if isinstance(experiment, str) else experiment
+        check_folder(folder)
+        return cls(grid, folder, None if root is None else Path(root), device, settled_precision(folder, precision))
 
     @cached_property
     def task(self) -> Task[Any, Any]:

@@ -7,7 +7,6 @@ import math
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,10 +17,8 @@ from pour._progress import ProgressBar
 from pour._provenance import circumstances
 from pour._records import Json, Scalar, encode, read, record
 from pour.bench.cell import slower
-from pour.bench.experiment import Experiment, get_experiment
 from pour.bench.grid import claim, requests_of
 from pour.bench.shared_models import ModelKey, SharedModels
-from pour.bench.store import check_folder, settled_precision
 from pour.bench.trajectory import Trajectory, follow
 from pour.data.draws import stratified_rows
 from pour.data.splits import Splits
@@ -31,7 +28,7 @@ from pour.metrics.predictions import confusion_matrix
 from pour.models.tap import extract_features
 from pour.report.figures.saving import save_figure
 from pour.report.figures.study import draw_study
-from pour.training.run import Run
+from pour.training.run import Run, resolve_device
 from pour.training.tasks.classify import Classify
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.request import ForgetRequest
@@ -39,9 +36,11 @@ from pour.unlearning.unlearn import carry_out, make_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from torch import Tensor, nn
 
+    from pour.bench.experiment import Experiment
     from pour.data.dataset import ImageDataset
     from pour.training.run import Precision
 
@@ -135,8 +134,9 @@ def run_study(
     """
     if looks < 1:
         raise UsageError(f"A study must look at least once, but looks is {looks}.")
-    grid = get_experiment(experiment) if isinstance(experiment, str) else experiment
-    if not grid.get_task().one_label:
+    shared = SharedModels.open(experiment, out, root, str(resolve_device(device)), precision)
+    grid, folder = shared.experiment, shared.out / "study"
+    if not shared.task.one_label:
         raise UsageError(
             f"The study compares one feature vector per sample, but a sample of {grid.name} has several; give an "
             "experiment on images."
@@ -144,12 +144,7 @@ def run_study(
     options = {method: _options(grid, method) for method in SEPARATED}
     # Defaults are included, so that a default that changes later makes the results again.
     resolved = {method: make_method(method, **values).stored_options() for method, values in options.items()}
-    store = Path(out).resolve()
-    folder = store / "study"
-    check_folder(store)
-    precision = settled_precision(store, precision)
-    run = Run(seed=seed, device=device, precision=precision, progress=progress)
-    shared = SharedModels(grid, store, None if root is None else Path(root), str(run.device), precision)
+    run = Run(seed=seed, device=shared.device, precision=shared.precision, progress=progress)
     claim(shared)
     forget = requests_of(shared)[0]
     keys = [ModelKey.of(seed, role, forget) for role in ("original", "retrained")]

@@ -112,7 +112,11 @@ def follow(
     with observed.seeded(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         try:
-            observer.finish(iterative(copy_model(unwrap(original)), request, observed))
+            result = iterative(copy_model(unwrap(original)), request, observed)
+            # A method that trains the network inside a larger one is measured here only.
+            steps = observer.steps or observed.steps
+            if observer.looks[-1].step != steps:
+                observer.look(result, steps)
         except DivergenceError as error:
             failed = str(error)
     return Trajectory(
@@ -139,13 +143,11 @@ class _Observer:
     looks: list[Look] = field(default_factory=list)
     steps: int = 0
     """Number of steps of the network itself, over all loops of the method."""
-    other_steps: int = 0
-    """Number of steps of other networks that the method trains."""
 
     def on_step(self, model: nn.Module, _: int) -> None:
         """Count a step, and measure the model if it is time. The training loop calls it."""
         if _shapes(model) != _shapes(self.copy):
-            self.other_steps += 1
+            # The method trains another network, or a larger one that contains this one.
             return
         self.steps += 1
         if self.steps % self.every == 0:
@@ -154,15 +156,6 @@ class _Observer:
             except UsageError as error:
                 # Scores that are not finite cannot be measured.
                 raise DivergenceError(f"After step {self.steps}: {error}") from error
-
-    def finish(self, model: nn.Module) -> None:
-        """Measure the result, unless the last look has measured it.
-
-        This is the only look at a method that trains the network inside a larger one.
-        """
-        steps = self.steps or self.other_steps
-        if self.looks[-1].step != steps:
-            self.look(model, steps)
 
     def look(self, model: nn.Module, step: int) -> None:
         """Measure ``model`` without changing it."""

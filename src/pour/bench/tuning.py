@@ -13,7 +13,6 @@ import time
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
@@ -22,12 +21,11 @@ from pour._io import write_text
 from pour._progress import ProgressBar
 from pour._records import encode, read, record
 from pour.bench.executors import crew
-from pour.bench.experiment import Experiment, get_experiment
 from pour.bench.grid import requests_of
 from pour.bench.rows import starting_options
 from pour.bench.selection import Rule, Trial, TuningResult, beyond, choose, relative_change
 from pour.bench.shared_models import ModelKey, SharedModels
-from pour.bench.store import check_folder, model_facts, refuse_other, settled_precision
+from pour.bench.store import model_facts, refuse_other
 from pour.errors import DivergenceError, UsageError
 from pour.metrics.unlearning import aus
 from pour.models.card import architecture
@@ -36,7 +34,7 @@ from pour.models.history import forgotten_before
 from pour.models.state import digest
 from pour.models.unwrap import unwrap
 from pour.training.loop import BatchNormMode
-from pour.training.run import Run
+from pour.training.run import Run, resolve_device
 from pour.training.tasks.classify import Classify
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.registry import get_method
@@ -45,10 +43,12 @@ from pour.unlearning.unlearn import carry_out, make_method
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from torch import nn
 
     from pour.auditing.features import Side
+    from pour.bench.experiment import Experiment
     from pour.training.recipes import Recipe
     from pour.training.run import Precision
     from pour.training.tasks.task import Dataset, Task
@@ -345,30 +345,29 @@ def tune_experiment(
         compile: Compile the encoders that methods train.
         progress: Show a progress bar.
     """
-    grid = get_experiment(experiment) if isinstance(experiment, str) else experiment
     if jobs < 1:
         raise UsageError(f"The number of jobs must be at least 1, but is {jobs}.")
-    names = _methods(grid, methods)
-    folder = Path(out).resolve()
-    check_folder(folder)
+    shared = SharedModels.open(experiment, out, root, str(resolve_device(device)), precision)
+    folder = shared.out
+    names = _methods(shared.experiment, methods)
     _check_batch_norm(folder, batch_norm)
-    precision = settled_precision(folder, precision)
-    # Several processes would draw over each other's progress bars, so one bar counts their methods.
-    run = Run(seed=seed, device=device, precision=precision, progress=progress and jobs == 1, compile=compile)
-    shared = SharedModels(grid, folder, None if root is None else Path(root), str(run.device), precision)
     classes = _classes(shared, forget, seed)
     original = ModelKey(seed, "original")
     identity = {name: value for name, value in shared.identity(original).items() if name not in ("seed", "without")}
     for facts in model_facts(folder):
         # Trials on another network belong in another folder.
-        refuse_other(folder, {**facts, "name": grid.name}, identity)
+        refuse_other(folder, {**facts, "name": shared.experiment.name}, identity)
     shared.train(original)
+    # Several processes would draw over each other's progress bars, so one bar counts their methods.
+    run = Run(
+        seed=seed, device=shared.device, precision=shared.precision, progress=progress and jobs == 1, compile=compile
+    )
     tuner = partial(_Tuner, replace(shared), classes, rule, batch_norm, run)
     # Methods that train on retained samples take longest, and started first they do not end last.
     ordered = sorted(names, key=lambda method: "retain" not in get_method(method).needs)
     with (
-        crew(tuner, device=str(run.device), jobs=min(jobs, len(names))) as do,
-        ProgressBar(len(names), f"tuning {grid.name}", enabled=progress and jobs > 1) as bar,
+        crew(tuner, device=shared.device, jobs=min(jobs, len(names))) as do,
+        ProgressBar(len(names), f"tuning {shared.experiment.name}", enabled=progress and jobs > 1) as bar,
     ):
         for count, method in enumerate(do(ordered), start=1):
             bar.update(count, note=method)
