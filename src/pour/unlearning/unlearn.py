@@ -94,7 +94,7 @@ def request_of(
         seed: Seed of the held-out samples.
     """
     classes = task.classes(dataset, forget)
-    parts = task.request_data("", dataset, classes, validation=seed if "validation" in method.needs else None)
+    parts = task.request_fields("", dataset, classes, validation=seed if "validation" in method.needs else None)
     if recipe is not None and "build" not in parts:
         raise UsageError(f"recipe= has no use on {dataset.name}, because no method retrains there; leave it out.")
     architecture = cards.architecture(model)
