@@ -15,7 +15,15 @@ from pour.errors import PourError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["atomic_path", "refuse_to_overwrite", "write_text"]
+__all__ = ["atomic_path", "existing_file", "refuse_to_overwrite", "write_text"]
+
+
+def existing_file(path: str | os.PathLike[str], kind: str = "file") -> Path:
+    """Return ``path``. Raise UsageError if there is no such file."""
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"There is no {kind} {file}; check the path.")
+    return file
 
 
 def refuse_to_overwrite(path: Path, *, overwrite: bool) -> None:

@@ -69,12 +69,10 @@ def test_extraction_equals_the_model_and_restores_modes(small: nn.Module) -> Non
     nn.Linear(seen.features.shape[1], 2)(seen.features).sum().backward()
 
 
-def test_limit_device_and_floats(small: nn.Module) -> None:
+def test_device_and_floats(small: nn.Module) -> None:
     batches = [(torch.rand(4, 3, 32, 32), torch.zeros(4, dtype=torch.long)) for _ in range(3)]
-    assert len(extract_features(small, batches, limit=6, device="cpu")) == 6
+    assert len(extract_features(small, batches, device="cpu")) == 12
     assert len(extract_features(small, iter(batches))) == 12
-    with pytest.raises(UsageError, match="at least 1"):
-        extract_features(small, batches, limit=0)
 
 
 def test_tokens_maps_and_projected_models_keep_their_shapes(images: Tensor) -> None:

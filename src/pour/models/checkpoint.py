@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pour._io import atomic_path, refuse_to_overwrite
 from pour._version import __version__
-from pour.errors import PourError, UsageError
+from pour.errors import UsageError
 from pour.models import card as cards
 from pour.models.copy_and_swap import copy_model, swap_module
 from pour.models.head import find_head
-from pour.models.header import Header, Projection, header_metadata, read_header, sort_metadata
+from pour.models.header import Header, Projection, read_header, write_file
 from pour.models.history import history
 from pour.models.networks.registry import load_plain, rebuild
 from pour.models.projecting.project import Projected, projected_layers
@@ -91,13 +89,8 @@ def save(
         pour_version=__version__,
         head=cards.card_of(model).head,
     )
-    metadata = header_metadata(header)
     with atomic_path(target) as temporary:
-        try:
-            save_file(stored, temporary, metadata=metadata)
-            sort_metadata(temporary)
-        except SafetensorError as error:
-            raise PourError(f"Could not write {target}: {error}; nothing was changed.") from error
+        write_file(temporary, stored, header)
     return target
 
 

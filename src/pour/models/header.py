@@ -6,22 +6,25 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
+from pour._io import existing_file
 from pour._records import decode, encode, record
 from pour.errors import UsageError
 from pour.models.card import Architecture
 from pour.models.history import HistoryEntry
 from pour.models.projecting.projected_head import ForgottenLogit
-from pour.models.state import unreadable
+from pour.models.state import open_safetensors
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
 
-__all__ = ["Header", "Projection", "header_metadata", "read_header", "sort_metadata"]
+    from torch import Tensor
+
+__all__ = ["Header", "Projection", "read_header", "write_file"]
 
 _HEADER = "pour"
 _SEAL = "pour_sha256"
@@ -62,10 +65,19 @@ class Header:
     format_version: int = 1
 
 
-def header_metadata(header: Header) -> dict[str, str]:
-    """Return the metadata of a safetensors file with this header and its seal."""
+def write_file(path: Path, tensors: dict[str, Tensor], header: Header) -> None:
+    """Write a safetensors file with this header and its seal. Equal models give equal bytes."""
     text = encode(header, sort_keys=True)
-    return {"format": "pt", _HEADER: text, _SEAL: _seal(text)}
+    save_file(tensors, path, metadata={"format": "pt", _HEADER: text, _SEAL: _seal(text)})
+    # safetensors writes the metadata in a random order.
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        fields: dict[str, Any] = json.loads(file.read(size))
+        fields["__metadata__"] = dict(sorted(fields["__metadata__"].items()))
+        content = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(content) <= size:
+            file.seek(8)
+            file.write(content.ljust(size))
 
 
 def read_header(path: str | os.PathLike[str]) -> Header | None:
@@ -74,32 +86,15 @@ def read_header(path: str | os.PathLike[str]) -> Header | None:
     Raises:
         UsageError: The file is missing, is no safetensors file, or its header was altered.
     """
-    source = Path(path)
-    if not source.is_file():
-        raise UsageError(f"There is no file {source}; check the path.")
-    try:
-        with safe_open(source, framework="pt") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-    except (SafetensorError, OSError, ValueError) as error:
-        raise unreadable(source, error) from error
+    source = existing_file(path)
+    with open_safetensors(source) as file:
+        metadata: dict[str, str] = file.metadata() or {}
     text = metadata.get(_HEADER)
     if text is None:
         return None
     if metadata.get(_SEAL) != _seal(text):
         raise UsageError(f"{source} was altered after it was saved: its history does not match its digest.")
     return decode(Header, text, source)
-
-
-def sort_metadata(path: Path) -> None:
-    """Sort the metadata of a safetensors file, whose order is random, so that equal models give equal bytes."""
-    with path.open("r+b") as file:
-        size = int.from_bytes(file.read(8), "little")
-        fields: dict[str, Any] = json.loads(file.read(size))
-        fields["__metadata__"] = dict(sorted(fields["__metadata__"].items()))
-        text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
-        if len(text) <= size:
-            file.seek(8)
-            file.write(text.ljust(size))
 
 
 def _seal(text: str) -> str:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import pickle
 import struct
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from pour._io import existing_file
 from pour.errors import UsageError, first_line
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 __all__ = ["digest", "load_into", "read_state_dict"]
 
@@ -64,13 +66,13 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     Raises:
         UsageError: The file is missing, damaged, or contains more than tensors.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise UsageError(f"There is no file {path}; check the path.")
-    if is_torch_file(path):
-        return _strip_prefixes(_read_torch(path))
-    state, metadata = _read_safetensors(path)
-    return state if "pour" in metadata else _strip_prefixes(state)
+    source = existing_file(path)
+    if is_torch_file(source):
+        return _strip_prefixes(_read_torch(source))
+    with open_safetensors(source) as file:
+        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        is_from_pour = "pour" in (file.metadata() or {})
+    return state if is_from_pour else _strip_prefixes(state)
 
 
 def is_torch_file(path: Path) -> bool:
@@ -81,18 +83,15 @@ def is_torch_file(path: Path) -> bool:
         return file.read(9)[8:] != b"{"
 
 
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+@contextlib.contextmanager
+def open_safetensors(path: Path) -> Iterator[Any]:
+    """Open a safetensors file. Raise UsageError if it is damaged or of another kind."""
     try:
         with safe_open(path, framework="pt") as file:
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-            return state, file.metadata() or {}
+            yield file
     except (SafetensorError, OSError, ValueError) as error:
-        raise unreadable(path, error) from error
-
-
-def unreadable(path: Path, error: Exception) -> UsageError:
-    """Return the error for a file that safetensors cannot open."""
-    return UsageError(f"{path} is not a whole safetensors file ({error}); it may be cut short or of another kind.")
+        problem = f"{path} is not a whole safetensors file ({error})"
+        raise UsageError(f"{problem}; it may be cut short or of another kind.") from error
 
 
 # Errors of PyTorch on a damaged file. The older file format has no checksum, so any step of its reader can fail.

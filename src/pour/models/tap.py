@@ -114,7 +114,6 @@ def extract_features(
     *,
     head: str | Head | None = None,
     device: str | torch.device | None = None,
-    limit: int | None = None,
 ) -> Features:
     """Run ``model`` once over ``batches`` and return features, raw features, scores and labels.
 
@@ -126,33 +125,25 @@ def extract_features(
         batches: Pairs of images (uint8, or floats in [0, 1]) and labels, for example a ``DataLoader``.
         head: Head, or its dotted name. By default :func:`find_head` finds it.
         device: Device of the run, to which the model moves and from which it returns. By default its own device.
-        limit: Maximum number of images.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
         >>> batch = (torch.zeros(5, 1, 2, 2, dtype=torch.uint8), torch.arange(5) % 3)
-        >>> extract_features(model, [batch, batch], limit=7).scores.shape
-        torch.Size([7, 3])
+        >>> extract_features(model, [batch, batch]).scores.shape
+        torch.Size([10, 3])
     """
-    if limit is not None and limit < 1:
-        raise UsageError(f"limit is {limit}; give the number of images to take, at least 1.")
     parts = defaultdict[str, list[Tensor]](list)
-    count = 0
     network = unwrap(model)
     with on_device(network, device) as place, tap_features(network, head) as tap, evaluating(network):
         for images, labels in checked_batches(batches):
-            if limit is not None and count >= limit:
-                break
-            size = len(images) if limit is None else min(len(images), limit - count)
             with torch.inference_mode():
-                output = network(to_unit(images[:size].to(place, non_blocking=True)))
+                output = network(to_unit(images.to(place, non_blocking=True)))
             parts["features"].append(tap.features)
             parts["scores"].append(scores_of(output, num_classes=tap.head.num_classes))
-            parts["labels"].append(labels[:size].to(place, non_blocking=True))
+            parts["labels"].append(labels.to(place, non_blocking=True))
             if tap.raw is not tap.features:
                 parts["raw"].append(tap.raw)
-            count += size
-    if not count:
+    if not sum(map(len, parts["labels"])):
         raise UsageError("There are no images to take features from; the batches are empty.")
     # Joined outside inference mode, so that probes and attacks may train on the result.
     joined = {name: torch.cat(tensors) for name, tensors in parts.items()}

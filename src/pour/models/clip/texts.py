@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pour._io import atomic_path
+from pour._io import atomic_path, existing_file
 from pour._torchvision import torchvision_works
 from pour.errors import UsageError
 
@@ -119,9 +119,7 @@ class TextTable:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TextTable:
         """Read a file of :meth:`save`. Nothing in it is unpickled."""
-        source = Path(path)
-        if not source.is_file():
-            raise UsageError(f"There is no file of text embeddings {source}; check the path.")
+        source = existing_file(path, "file of text embeddings")
         try:
             with np.load(source, allow_pickle=False) as stored:
                 texts, rows, encoder = stored["texts"], stored["embeddings"], str(stored["encoder"])
