@@ -105,12 +105,12 @@ def test_it_refuses_to_overwrite(small: nn.Module, tmp_path: Path) -> None:
 def test_a_full_disk_leaves_nothing(small: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from safetensors import SafetensorError
 
-    from pour.models import checkpoint
+    from pour.models import header
 
     def full(*args: object, **kwargs: object) -> None:
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(header, "save_file", full)
     with pytest.raises(PourError, match=r"No space left.*nothing was changed"):
         save(small, tmp_path / "m.safetensors")
     assert list(tmp_path.iterdir()) == []
