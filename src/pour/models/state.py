@@ -164,16 +164,8 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], *, source: str, opt
     if problems:
         problem = f"{source} is for another architecture than this {type(model).__name__}: {'; '.join(problems)}"
         raise UsageError(f"{problem}; give the model (or --arch and number of classes) that it was saved from.")
-    with torch.no_grad():
-        for name, tensor in expected.items():
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if name in state:
             # A change of dtype in place keeps tied weights tied.
-            if name in state and state[name].dtype != tensor.dtype:
-                _set_dtype(model, name, state[name].dtype)
+            tensor.data = tensor.data.to(state[name].dtype)
     model.load_state_dict(dict(state), strict=False)
-
-
-def _set_dtype(model: nn.Module, name: str, dtype: torch.dtype) -> None:
-    owner_name, _, leaf = name.rpartition(".")
-    value = getattr(model.get_submodule(owner_name), leaf, None)
-    if isinstance(value, Tensor):
-        value.data = value.data.to(dtype)

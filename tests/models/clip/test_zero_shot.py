@@ -341,6 +341,6 @@ def test_an_encoder_in_half_precision_scores_float32_texts() -> None:
 def test_a_class_that_was_folded_away_is_no_text_to_keep() -> None:
     text = torch.eye(families.WIDTH)[:4]
     classifier = pour.fold(pour.forget(zero_shot_classifier(families.ours(), text), classes=[0]))
-    kept = _texts_to_keep(classifier, text[1:2], None, lambda texts: text, ["{}"])
+    kept = _texts_to_keep(classifier, text[1:2])
     assert len(kept) == 2
     assert (kept.norm(dim=1) > 0.9).all()

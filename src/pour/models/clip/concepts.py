@@ -125,25 +125,21 @@ def forget_concepts(
     start = time.perf_counter()
     words = [concepts] if isinstance(concepts, str) else list(concepts)
     text = prompt_embeddings(encode, words, templates)
-    retained = None if part == "text" else _texts_to_keep(model, text, others, encode, templates)
-    rows = concept_directions(text, retained, part=part)
+    if part == "text":
+        others = None
+    elif others is None:
+        others = _texts_to_keep(model, text)
+    elif not isinstance(others, Tensor):
+        others = prompt_embeddings(encode, list(others), templates)
+    rows = concept_directions(text, others, part=part)
     model = copy_model(unwrap(model))
     place, _ = find_place(model)
     settings = {"part": part, "concepts": words, "templates": list(templates)}
     return project_with_entry(model, projector_along(rows, place), place, settings, start=start)
 
 
-def _texts_to_keep(
-    model: nn.Module,
-    text: Tensor,
-    others: Sequence[str] | Tensor | None,
-    encode: TextEncoder,
-    templates: Sequence[str],
-) -> Tensor:
-    if isinstance(others, Tensor):
-        return others
-    if others is not None:
-        return prompt_embeddings(encode, list(others), templates)
+def _texts_to_keep(model: nn.Module, text: Tensor) -> Tensor:
+    """Return the texts of a classifier except the text nearest to each concept."""
     classifier = unwrap(model)
     if not isinstance(classifier, ZeroShotClassifier):
         raise UsageError(
