@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from pour.auditing import AuditedData, AuditedModel, AuditReport, LayerMap, Line, Reading, RelearningCurve
+from pour.data import Scenes
 from pour.report import figures
 
 if TYPE_CHECKING:
@@ -108,10 +109,10 @@ def gradcam(classes: Sequence[str] = NAMES) -> figures.GradCamData:
 
 
 def segmentation(classes: Sequence[str] = NAMES) -> figures.SegmentationData:
-    truth = np.arange(24).reshape(4, 6) % len(classes)
-    image = np.zeros((4, 6, 3), np.uint8)
+    truth = (np.arange(24).reshape(1, 4, 6) % min(len(classes), 255)).astype(np.uint8)
+    scenes = Scenes(np.zeros((1, 4, 6, 3), np.uint8), truth, num_classes=len(classes))
     after = np.where(truth == 1, 0, truth)
-    return figures.segmentation_data([image], [truth], [truth], [after], classes=classes, forgotten=[1])
+    return figures.SegmentationData(scenes=scenes, before=truth, after=after, classes=tuple(classes), forgotten=(1,))
 
 
 def relearning() -> tuple[RelearningCurve, ...]:

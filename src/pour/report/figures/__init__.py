@@ -13,7 +13,7 @@ from pour.report.figures.feature_map import EmbeddingData, EmbeddingMethod, draw
 from pour.report.figures.gradcam import MapLayer, find_map_layer, grad_cam
 from pour.report.figures.layers import draw_layers
 from pour.report.figures.losses import LossCurve, draw_losses, loss_data
-from pour.report.figures.masks import SegmentationData, draw_segmentation, segmentation_data
+from pour.report.figures.masks import SegmentationData, draw_segmentation
 from pour.report.figures.relearning import draw_relearning
 from pour.report.figures.saving import figure_svg, save_figure
 from pour.report.figures.style import Theme
@@ -58,6 +58,5 @@ __all__ = [
     "gradcam_data",
     "loss_data",
     "save_figure",
-    "segmentation_data",
     "tradeoff_data",
 ]

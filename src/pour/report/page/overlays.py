@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import io
-import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from pour._io import atomic_path
-from pour.data.scenes import IGNORED
 from pour.errors import UsageError
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.tap import on_device, to_unit
 from pour.models.unwrap import unwrap
-from pour.report.figures.masks import draw_segmentation, segmentation_data
+from pour.report.figures.masks import SegmentationData, draw_segmentation
 from pour.report.figures.saving import save_figure
 from pour.report.page.sections import FigureSection
 from pour.report.pictures import Gallery, register_pictures
@@ -31,14 +29,13 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pour.data.scenes import Scenes
-    from pour.report.figures.masks import SegmentationData
     from pour.report.pictures import Subject
     from pour.training.run import Run
 
 __all__ = ["choose_scenes", "draw_overlays", "overlay_data", "save_overlays", "save_small"]
 
-# The colours of classes become similar in smaller palettes; a smaller picture is better than those.
-_PALETTES = (192, 128, 96, 72)
+# The colours of classes become similar in a smaller palette.
+_PALETTE = 128
 _WIDTH = 900
 
 
@@ -63,26 +60,20 @@ def overlay_data(
     classes: Sequence[str],
     forgotten: Sequence[int],
 ) -> SegmentationData:
-    """Run two models on scenes. Return the images with their true and predicted masks."""
-    return segmentation_data(
-        list(scenes.images),
-        list(scenes.masks),
-        _predictions(original, scenes, run),
-        _predictions(unlearned, scenes, run),
-        classes=classes,
-        forgotten=forgotten,
-        void=IGNORED,
+    """Run two models on scenes. Return the scenes with the predicted masks."""
+    before, after = (_predictions(model, scenes, run) for model in (original, unlearned))
+    return SegmentationData(
+        scenes=scenes, before=before, after=after, classes=tuple(classes), forgotten=tuple(sorted(forgotten))
     )
 
 
-def _predictions(model: nn.Module, scenes: Scenes, run: Run) -> list[NDArray[np.int64]]:
-    """Return the class that ``model`` predicts for each pixel, one (H, W) array per scene."""
+def _predictions(model: nn.Module, scenes: Scenes, run: Run) -> NDArray[np.int64]:
+    """Return the class that ``model`` predicts for each pixel, (n, H, W)."""
     network = unwrap(model)
-    masks: list[NDArray[np.int64]] = []
     with on_device(network, run.torch_device), evaluating(network), torch.inference_mode():
-        for images, _ in scene_batches(scenes, run):
-            masks += list(scores_of(network(to_unit(images))).argmax(dim=1).cpu().numpy())
-    return masks
+        masks = [scores_of(network(to_unit(images))).argmax(dim=1).cpu() for images, _ in scene_batches(scenes, run)]
+    predicted: NDArray[np.int64] = torch.cat(masks).numpy()
+    return predicted
 
 
 def draw_overlays(subject: Subject) -> Gallery:
@@ -112,19 +103,16 @@ def save_overlays(
 
 
 def save_small(figure: Figure, path: Path, *, largest: int = 60_000) -> Path:
-    """Write a figure as a PNG of at most ``largest`` bytes: the largest picture and palette that fit."""
+    """Write a figure as the widest PNG of at most ``largest`` bytes."""
     from PIL import Image
 
     save_figure(figure, path)
     with Image.open(path) as opened:
         picture = opened.convert("RGB")
-    scale = min(1.0, _WIDTH / picture.width)
-    scales = itertools.takewhile(lambda scale: scale > 0.2, (scale * 0.9**i for i in itertools.count()))
-    for scale, colors in itertools.product(list(scales), _PALETTES):
-        size = (round(picture.width * scale), round(picture.height * scale))
+    for width in range(min(_WIDTH, picture.width), _WIDTH // 5, -20):
+        small = picture.resize((width, round(width * picture.height / picture.width)), Image.Resampling.LANCZOS)
         buffer = io.BytesIO()
-        small = picture.resize(size, Image.Resampling.LANCZOS).quantize(colors, dither=Image.Dither.NONE)
-        small.save(buffer, "PNG", optimize=True)
+        small.quantize(_PALETTE, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
         if buffer.tell() <= largest:
             with atomic_path(path) as temporary:
                 temporary.write_bytes(buffer.getvalue())
