@@ -76,7 +76,7 @@ def test_finds_reports_at_any_depth_and_nothing_else(runs: Path) -> None:
     assert found["a/report"].page == "a/report.html"
     assert found["deep/c/report"].page is None
     assert found["page"].report is None
-    assert found["b/report"].what == "“three”"
+    assert found["b/report"].report.data.forgotten_names == ("three",)
 
 
 def test_a_changed_report_is_read_again(runs: Path) -> None:
@@ -198,7 +198,14 @@ def test_bad_folder_and_port(runs: Path, tmp_path: Path) -> None:
 
 
 def test_serve_ends_cleanly_when_interrupted(runs: Path) -> None:
-    code = "import sys; from pour.report import serve; serve(sys.argv[1], ready=lambda url: print(url, flush=True))"
+    code = """
+import sys
+from pour.report import ReportServer
+
+with ReportServer(sys.argv[1]) as server:
+    print(server.url, flush=True)
+    server.run()
+"""
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(runs)],
         stdout=subprocess.PIPE,

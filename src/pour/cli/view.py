@@ -20,11 +20,10 @@ def view(
     show: Annotated[bool, typer.Option("--open", help="Open a browser.")] = False,
 ) -> None:
     """Reports side by side in a browser, on this machine only."""
-    from pour.report import serve
+    from pour.report import ReportServer
 
-    def ready(url: str) -> None:
-        typer.echo(f"{url}  (Ctrl-C ends)")
+    with ReportServer(folder, port=port, host=host, allow_remote=remote) as server:
+        typer.echo(f"{server.url}  (Ctrl-C ends)")
         if show:
-            typer.launch(url)
-
-    serve(folder, port=port, host=host, allow_remote=remote, ready=ready)
+            typer.launch(server.url)
+        server.run()

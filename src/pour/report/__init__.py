@@ -3,13 +3,12 @@
 from pour.report.page.audit_page import ReportedRun, write_report
 from pour.report.page.feature_map import Embedding
 from pour.report.page.sections import FigureSection
-from pour.report.server import ReportServer, serve
+from pour.report.server import ReportServer
 
 __all__ = [
     "Embedding",
     "FigureSection",
     "ReportServer",
     "ReportedRun",
-    "serve",
     "write_report",
 ]

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pour.auditing.report import AuditReport
 from pour.errors import PourError, UsageError
-from pour.report.page.cells import count_verdicts
-from pour.report.page.facts import forgotten_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,21 +30,6 @@ class FoundReport:
     page: str | None
     """Relative path of the HTML file."""
     report: AuditReport | None
-
-    @property
-    def data(self) -> str | None:
-        """Relative path of the JSON file."""
-        return None if self.report is None else f"{self.name}.json"
-
-    @property
-    def what(self) -> str:
-        """Names of the forgotten classes, or an empty text for a page alone."""
-        return "" if self.report is None else forgotten_words(self.report.data)
-
-    @property
-    def counts(self) -> dict[Any, int]:
-        """Number of lines with each verdict."""
-        return {} if self.report is None else dict(count_verdicts(self.report.lines))
 
 
 class ReportFolder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 import sys
@@ -18,9 +19,8 @@ from pour.report.page.rendering import render
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
 
-__all__ = ["ReportServer", "serve"]
+__all__ = ["ReportServer"]
 
 _KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -39,7 +39,13 @@ _FILE_POLICY = (
 
 
 class ReportServer(ThreadingHTTPServer):
-    """An HTTP server for one folder of reports. Use it as a context manager, or call :func:`serve`.
+    """An HTTP server for one folder of reports: an index, the pages, and comparisons of several reports.
+
+    Args:
+        folder: Folder with reports at any depth. No file outside it is sent.
+        port: Port; 0 selects a free port.
+        host: Address to listen on.
+        allow_remote: Allow an address that other machines can reach.
 
     Example:
         >>> import tempfile
@@ -80,37 +86,16 @@ class ReportServer(ThreadingHTTPServer):
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
+    def run(self) -> None:
+        """Answer requests until interrupted (Ctrl-C)."""
+        with contextlib.suppress(KeyboardInterrupt):
+            self.serve_forever(poll_interval=0.2)
+
     @property
     def url(self) -> str:
         """Address of the index."""
         host, port = str(self.server_address[0]), self.server_address[1]
         return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-
-
-def serve(
-    folder: str | os.PathLike[str],
-    *,
-    port: int = 0,
-    host: str = "127.0.0.1",
-    allow_remote: bool = False,
-    ready: Callable[[str], None] | None = None,
-) -> None:
-    """Serve a folder of reports until interrupted: an index, the pages, and comparisons of several reports.
-
-    Args:
-        folder: Folder with reports at any depth. No file outside it is sent.
-        port: Port; 0 selects a free port.
-        host: Address to listen on.
-        allow_remote: Allow an address that other machines can reach.
-        ready: Function that gets the address of the index when the server answers.
-    """
-    with ReportServer(folder, port=port, host=host, allow_remote=allow_remote) as server:
-        if ready is not None:
-            ready(server.url)
-        try:
-            server.serve_forever(poll_interval=0.2)
-        except KeyboardInterrupt:
-            return
 
 
 def _is_loopback(host: str) -> bool:

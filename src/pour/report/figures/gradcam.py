@@ -132,8 +132,7 @@ def head_of(network: nn.Module, images: Tensor, head: str | None) -> Head:
 def _gradient(score: Tensor, output: Tensor) -> Tensor:
     if not score.requires_grad:
         return torch.zeros_like(output)
-    (gradient,) = torch.autograd.grad(score, output, retain_graph=True, allow_unused=True)
-    return torch.zeros_like(output) if gradient is None else gradient
+    return torch.autograd.grad(score, output, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
 
 
 def _layer(name: str, output: Tensor, width: int | None, size: tuple[int, int]) -> MapLayer | None:

@@ -86,7 +86,6 @@ class ClassNames:
 class Style:
     """Colours of a theme, and the elements that several figures have in common."""
 
-    theme: Theme
     background: str
     text: str
     muted: str
@@ -215,7 +214,7 @@ class Style:
 @cache
 def _themes() -> dict[Theme, Style]:
     themes = tomllib.loads((files("pour.report.figures") / "themes.toml").read_text(encoding="utf-8"))
-    return {theme: Style(theme=theme, **themes[theme]) for theme in get_args(Theme)}
+    return {theme: Style(**themes[theme]) for theme in get_args(Theme)}
 
 
 def style_of(theme: Theme) -> Style:

@@ -33,11 +33,11 @@ _LABELS: dict[PlaneOf, tuple[str, str]] = {
     "accuracy": ("forgetting, $1 - $Acc$_f$", "retention, Acc$_r$"),
     "representation": ("forgetting, $1 - $CKA$_f^{(o)}$", "retention, CKA$_r^{(o)}$"),
 }
-_MARKERS: dict[DataNeeded, str] = {"none": "o", "forget": "s", "retain": "^"}
-_NEEDS: dict[DataNeeded, str] = {
-    "none": "needs no data",
-    "forget": "needs forgotten images",
-    "retain": "needs retained images",
+# Marker and legend of the methods by the data that they need.
+_NEEDS: dict[DataNeeded, tuple[str, str]] = {
+    "none": ("o", "needs no data"),
+    "forget": ("s", "needs forgotten images"),
+    "retain": ("^", "needs retained images"),
 }
 
 
@@ -107,8 +107,8 @@ def draw_tradeoff(data: TradeoffData, *, theme: Theme = "light") -> Figure:
         axes.grid(alpha=0.7)
         methods = [point for point in data.points if point.role == "method"]
         keys = [
-            style.key(text, marker=_MARKERS[need], color=style.muted, size=5)
-            for need, text in _NEEDS.items()
+            style.key(text, marker=marker, color=style.muted, size=5)
+            for need, (marker, text) in _NEEDS.items()
             if any(point.needs == need for point in methods)
         ]
         style.legend(figure, keys, 3)
@@ -155,7 +155,7 @@ def _draw_point(axes: Axes, point: TradeoffPoint, color: str, style: Style) -> N
         [[reading.value - reading.bounds[0]], [reading.bounds[1] - reading.value]]
         for reading in (point.forgetting, point.retention)
     )
-    marker = {"retrained": "*", "original": "X"}.get(point.role, _MARKERS[point.needs])
+    marker = {"retrained": "*", "original": "X"}.get(point.role, _NEEDS[point.needs][0])
     axes.errorbar(
         [point.forgetting.value],
         [point.retention.value],

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pour._io import write_text
 from pour.errors import UsageError
 from pour.metrics.catalogue import SYMBOLS, find_metric, list_metrics, metrics_among
-from pour.report.page.cells import count_verdicts, strip_of
-from pour.report.page.facts import access_of, forgotten_words, reference_words, seconds_of, versions
+from pour.report.page.cells import count_verdicts
 from pour.report.page.rendering import render
 
 if TYPE_CHECKING:
@@ -25,14 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ReportedRun", "write_report"]
 
-_SECTIONS = {
-    "scores": ("What the model answers", "Accuracy, certainty and, where it was run, relearning."),
-    "features": ("Features that the head sees", "What is left of the class in the representation itself."),
-    "raw": (
-        "Raw features of the encoder",
-        "A projector stands before the head of this model; the encoder behind it is measured here.",
-    ),
-}
 _ANSWERS = 8
 
 
@@ -98,10 +89,9 @@ def write_report(
         "report.html.j2",
         scripts=("page.js",) if embedding is None else ("page.js", "embedding.js"),
         report=report,
-        runs=[_run_context(run) for run in every],
-        forgotten=forgotten_words(report.data),
-        references=reference_words(report),
-        counts=count_verdicts(report.lines),
+        runs=every,
+        answers_of=_answers,
+        collapse_of=_collapse,
         occurring=count_verdicts(lines),
         glance=_glance(every),
         figures=_grouped(figures),
@@ -109,7 +99,6 @@ def write_report(
         definitions=metrics_among([line.name for line in lines] + measures),
         symbols=SYMBOLS,
         command=command,
-        versions=versions(report),
         files=[_digested(Path(file)) for file in files],
     )
     write_text(path, text)
@@ -125,28 +114,6 @@ def _check(runs: Sequence[ReportedRun]) -> None:
         data = run.report.data
         if (data.name, data.classes, data.forgotten) != (first.name, first.classes, first.forgotten):
             raise UsageError(f"The run {run.name!r} has other data or classes; write a page of its own for it.")
-
-
-def _run_context(run: ReportedRun) -> dict[str, Any]:
-    report = run.report
-    sections = []
-    for section, (title, meaning) in _SECTIONS.items():
-        lines = [line for line in report.lines if line.section == section]
-        if lines:
-            rows = [{"line": line, "strip": strip_of(line)} for line in lines]
-            debiased = any(line.unlearned.debiased is not None for line in lines)
-            sections.append({"name": section, "title": title, "what": meaning, "rows": rows, "debiased": debiased})
-    return {
-        "name": run.name,
-        "report": report,
-        "history": run.history,
-        "access": access_of(report.models["unlearned"].methods),
-        "seconds": seconds_of(run.history),
-        "counts": count_verdicts(report.lines),
-        "sections": sections,
-        "answers": _answers(report),
-        "collapse": _collapse(report),
-    }
 
 
 def _glance(runs: Sequence[ReportedRun]) -> dict[str, Any]:

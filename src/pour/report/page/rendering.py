@@ -11,7 +11,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pour.metrics.catalogue import find_metric, title_of
-from pour.report.page.cells import VERDICTS, duration, number
+from pour.report.page.cells import VERDICTS, count_verdicts, duration, number, strip_of
+from pour.report.page.facts import access_of, forgotten_words, reference_words, seconds_of, versions
 from pour.report.page.mathml import mathml
 
 __all__ = ["render"]
@@ -30,8 +31,11 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters |= {"number": number, "duration": duration, "title_of": title_of, "mathml": mathml}
-    environment.filters |= {"metric_name": _metric_name, "on_training_images": _on_training_images}
+    filters = (
+        access_of, count_verdicts, duration, find_metric, forgotten_words, mathml, number, reference_words, seconds_of,
+        strip_of, title_of, versions,
+    )  # fmt: skip
+    environment.filters |= {function.__name__: function for function in filters}
     environment.globals["VERDICTS"] = VERDICTS
     return environment
 
@@ -52,33 +56,13 @@ def render(template: str, *, scripts: tuple[str, ...], form: Literal["none", "se
     # These texts are part of the package, and the template escapes every value.
     texts = [Markup(_LOADER.get_source(_environment(), name)[0]) for name in names]  # noqa: S704
     style_digest, *script_digests = map(_digest, texts)
-    policy = "; ".join(
-        [
-            "default-src 'none'",
-            "img-src data:",
-            f"style-src {style_digest}",
-            f"script-src {' '.join(script_digests)}",
-            f"form-action '{form}'",
-            "base-uri 'none'",
-        ]
+    policy = (
+        f"default-src 'none'; img-src data:; style-src {style_digest}; script-src {' '.join(script_digests)}; "
+        f"form-action '{form}'; base-uri 'none'"
     )
     style, theme, *others = texts
     page = _environment().get_template(template)
     return page.render(policy=policy, style=style, theme=theme, scripts=others, **context)
-
-
-def _metric_name(name: str) -> str | None:
-    """Return the catalogue's name of a measured value, without prefix and suffix, or None for an unknown metric."""
-    match = find_metric(name)
-    return None if match is None else match[0].name
-
-
-def _on_training_images(name: str) -> bool:
-    """Return whether a value is measured on training images. The suffix of the IoU of a class is the class."""
-    match = find_metric(name)
-    if match is None:
-        return name.endswith("_train")
-    return match[0].training or (match[1] == "_train" and not match[0].name.startswith("class_iou"))
 
 
 def _digest(text: str) -> str:
