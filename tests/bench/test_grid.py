@@ -487,7 +487,7 @@ def test_a_store_that_cannot_be_written_is_told_before_any_training(
 
     walked(tmp_path / "store", seeds=[0], methods=["pour-p"])
     made.clear()
-    monkeypatch.setattr("tempfile.mkstemp", full)
+    monkeypatch.setattr(Path, "touch", full)
     with pytest.raises(PourError, match="No space left on device"):
         walked(tmp_path / "store", seeds=[5], methods=["pour-p"])
     assert made == []

@@ -134,7 +134,7 @@ def test_a_frozen_backbone_needs_weights() -> None:
 @pytest.mark.slow
 def test_the_command_line_trains_forgets_and_audits(root: Path, weights: Path, tmp_path: Path) -> None:
     common = ["--data", "pathmnist", "--root", str(root), "--device", "cpu", "--quiet"]
-    train = ["train", "--arch", ARCH, "--weights", str(weights), "--freeze-backbone", "--image-size", "32", *common]
+    train = ["train", "--arch", ARCH, "--weights", str(weights), "--freeze-backbone", "--set", "image_size=32", *common]
     files = {name: str(tmp_path / f"{name}.safetensors") for name in ("original", "retrained", "projected")}
     for extra in (["--out", files["original"]], ["--without", "adipose", "--seed", "1", "--out", files["retrained"]]):
         done = process(*train, "--set", "head=simplex", *extra)

@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import pour
 import pour.bench.cell as attempts
@@ -104,13 +101,6 @@ def rewrite(out: Path, cell: Cell, **changes: Any) -> None:
     (out / cell.key.path).write_text(seal(replace(cell, setup=setup, **changes)))
 
 
-def other_world(root: Path, out: Path, split: str) -> Path:
-    """The data folder with one image of a split made darker."""
-    changed = shutil.copytree(root, out) / "camvid" / split / "001.png"
-    Image.fromarray(np.asarray(Image.open(changed)) // 2).save(changed)
-    return out
-
-
 def test_every_cell_is_there_with_its_report_and_overlays(store) -> None:
     cells = read_store(store)
     assert {(cell.forgotten_names, cell.key.row) for cell in cells} == {
@@ -129,26 +119,6 @@ def test_every_cell_is_there_with_its_report_and_overlays(store) -> None:
     ]
     assert all(picture.stat().st_size <= 60_000 for picture in pictures)
     assert not list(store.rglob("*.resume*"))
-
-
-def test_nothing_is_done_twice_and_what_is_missing_is_made(store, small_world) -> None:
-    before = {path: path.read_bytes() for path in store.rglob("*.json")}
-    assert walked(store, small_world).done == 0
-    gone = CellKey((3,), 0, "pour-p")
-    (store / gone.path).unlink()
-    damaged = CellKey((2,), 0, "pour-d")
-    (store / damaged.path).write_text((store / damaged.path).read_text()[:50])
-    assert walked(store, small_world).done == 2
-    after = {path: path.read_bytes() for path in store.rglob("*.json")}
-    same = [path for path in before if not path.name.endswith(".run.json")]
-    assert all(before[path] == after[path] for path in same)
-
-
-def test_other_options_make_the_cell_again(store, small_world, tmp_path) -> None:
-    copy = tmp_path / "camvid"
-    shutil.copytree(store, copy)
-    rows = (*GRID.rows[:3], replace(GRID.rows[3], options={**STEPS, "steps": 3}))
-    assert walked(copy, small_world, grid=replace(GRID, rows=rows)).done == 2
 
 
 OTHERWISE = {
@@ -210,19 +180,6 @@ def test_where_a_store_no_longer_says_whose_it_is_its_network_does(
     assert not trainings
 
 
-def test_a_network_that_was_trained_otherwise_is_not_reused(short, small_world, trainings) -> None:
-    """Not even where nothing but the file beside it says so."""
-    (short / "experiment.json").unlink()
-    (short / CellKey((2,), 0, "masked-head").path).unlink()
-    facts = short / "models" / "seed-0" / "original.json"
-    before = json.loads(facts.read_text())
-    facts.write_text(json.dumps({**before, "seed": 7}))
-    assert walked(short, small_world, grid=SHORT).done == 1
-    assert len(trainings) == 1
-    assert json.loads(facts.read_text())["digest"] == before["digest"]
-    assert json.loads(facts.read_text())["seed"] == before["seed"]
-
-
 def test_other_weights_train_the_network_again(short, small_world, trainings, tmp_path) -> None:
     start = shutil.copy(short / "models" / "seed-0" / "original.safetensors", tmp_path / "start.safetensors")
     with pytest.raises(UsageError, match=r"another weights \(none, not \w{12}\); give another folder"):
@@ -238,98 +195,12 @@ def test_other_weights_train_the_network_again(short, small_world, trainings, tm
     assert len(trainings) == 1
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_a_network_of_other_images_is_refused(short, small_world, trainings, tmp_path, split) -> None:
-    changed = other_world(small_world, tmp_path / "world", split)
-    before = read_store(short)[0].data
-    with pytest.raises(UsageError, match="was trained on other images than camvid has now"):
-        walked(short, changed, grid=SHORT)
-    shutil.rmtree(short / "models")
-    assert walked(short, changed, grid=SHORT).done == 2
-    assert len(trainings) == 1
-    assert before not in {cell.data for cell in read_store(short)}
-
-
-@pytest.mark.parametrize("damage", ["cut", "unknown", "another", "unreadable"])
-def test_a_network_that_cannot_be_trusted_is_trained_again(short, small_world, trainings, damage) -> None:
-    (short / CellKey((2,), 0, "masked-head").path).unlink()
-    model = short / "models" / "seed-0" / "original.safetensors"
-    facts = json.loads(model.with_suffix(".json").read_text())
-    if damage == "cut":
-        model.write_bytes(model.read_bytes()[:1000])
-    elif damage == "unknown":
-        # As versions wrote it that took any network they found.
-        old = {"data": "camvid", **{name: facts[name] for name in ("seed", "recipe", "precision")}}
-        model.with_suffix(".json").write_text(json.dumps(old))
-    elif damage == "another":
-        network = pour.load(model)
-        next(network.parameters()).data.add_(1)
-        pour.save(network, model, overwrite=True)
-    else:
-        model.with_suffix(".json").write_text("[")
-    # The same training on a CPU gives the same network, to which the cells belong.
-    assert walked(short, small_world, grid=SHORT).done == 1
-    assert len(trainings) == 1
-    assert json.loads(model.with_suffix(".json").read_text())["digest"] == facts["digest"]
-
-
-def test_a_cell_in_another_precision_is_made_again_where_one_is_asked_for(short, small_world, trainings) -> None:
-    rewrite(short, read_store(short)[0], precision="bf16")
-    with pytest.raises(UsageError, match="holds results in fp32 and bf16; say with --precision"):
-        walked(short, small_world, grid=SHORT)
-    assert walked(short, small_world, grid=SHORT, precision="fp32").done == 1
-    assert {cell.precision for cell in read_store(short)} == {"fp32"}
-    assert not trainings
-
-
-def test_the_precision_is_that_of_what_is_there(short, small_world, monkeypatch) -> None:
-    for cell in read_store(short):
-        rewrite(short, cell, precision="bf16")
-    facts = short / "models" / "seed-0" / "original.json"
-    facts.write_text(json.dumps({**json.loads(facts.read_text()), "precision": "bf16"}))
-    (short / read_store(short)[0].key.path).unlink()
-    assert walked(short, small_world, grid=SHORT).done == 1
-    assert {cell.precision for cell in read_store(short)} == {"bf16"}
-
-
 @pytest.mark.filterwarnings("ignore:.*starts from random weights")
 def test_a_network_that_cannot_be_trained_claims_no_folder(small_world, tmp_path) -> None:
     odd = pour.save(pour.build_model("resnet-digits", 10, in_channels=1), tmp_path / "odd.safetensors")
     with pytest.raises(UsageError):
         walked(tmp_path / "s", small_world, grid=SHORT, weights=odd)
     assert not (tmp_path / "s" / "experiment.json").exists()
-
-
-def test_a_diverged_network_is_a_failed_cell(short, small_world, monkeypatch) -> None:
-    """Neither weights that are not finite nor an audit that refuses stop the grid; an original that fails does."""
-    real = attempts.carry_out
-
-    def broken(*given: Any) -> Any:
-        model = real(*given)
-        next(model.parameters()).data[0] = float("nan")
-        return model
-
-    grid = replace(SHORT, rows=(*SHORT.rows, replace(GRID.rows[3], name="pour-d")))
-    monkeypatch.setattr(attempts, "carry_out", broken)
-    assert walked(short, small_world, grid=grid).failed == ("pour-d, seed 0: The weights are not finite.",)
-    assert not list(short.glob("overlays/*"))
-    monkeypatch.undo()
-
-    def refuses(**_: Any) -> Any:
-        raise UsageError("The scores are not finite.")
-
-    monkeypatch.setattr(attempts, "audit", refuses)
-    (short / CellKey((2,), 0, "pour-d").path).unlink()
-    outcome = walked(short, small_world, grid=grid)
-    assert (outcome.done, outcome.failed) == (1, ("pour-d, seed 0: The scores are not finite.",))
-    (short / CellKey((2,), 0, "original").path).unlink()
-    with pytest.raises(UsageError, match="scores are not finite"):
-        walked(short, small_world, grid=grid)
-
-
-def test_a_class_named_twice_is_forgotten_once(short, small_world) -> None:
-    outcome = walked(short, small_world, grid=SHORT, forget=["car", "Car"], seeds=[0, 0])
-    assert (outcome.done, outcome.kept) == (0, 2)
 
 
 def test_only_what_was_asked_for(small_world, tmp_path, store) -> None:
@@ -471,8 +342,3 @@ def test_what_was_measured_is_still_read() -> None:
     assert len(table.rows) == 35
     text = render(table, "markdown")
     assert text.endswith("\nPOUR-D: rate chosen on car and 60 test images, with a network of 9 epochs.\n")
-
-
-def test_a_folder_of_another_experiment_is_refused(store, small_world) -> None:
-    with pytest.raises(UsageError, match="holds results of camvid"):
-        walked(store, small_world, grid=replace(GRID, name="voc2012"))

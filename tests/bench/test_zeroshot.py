@@ -12,7 +12,7 @@ import dual_families as families
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from bench_cells import save_texts
 from command_line import here, process
 
 import pour
@@ -21,8 +21,7 @@ from pour.bench.rendering import draw_bars, save_bars
 from pour.bench.store import load_store, read_store, seal
 from pour.data.dataset import ImageDataset, ImageSplit
 from pour.errors import UsageError
-from pour.models import CAPTIONS, PROMPTS, TextTable, ZeroShotClassifier
-from pour.models.clip.texts import prompts_of
+from pour.models import TextTable, ZeroShotClassifier
 
 WIDTH = 48
 DIGITS = [str(digit) for digit in range(10)]
@@ -32,15 +31,7 @@ ROWS = tuple(row.name for row in get_experiment("zeroshot").rows)
 
 @pytest.fixture(scope="module")
 def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stand-ins for a sentence encoder's embeddings: a common part, one of the class, a little of the template."""
-    numbers = torch.Generator().manual_seed(0)
-    common, classes = torch.randn(WIDTH, generator=numbers), torch.randn(10, WIDTH, generator=numbers)
-    templates = (*CAPTIONS, *PROMPTS)
-    noise = 0.2 * torch.randn(len(templates), 10, WIDTH, generator=numbers)
-    rows = F.normalize((0.8 * common + classes + noise).flatten(0, 1), dim=1)
-    return TextTable(tuple(prompts_of(DIGITS, templates)), rows, "random").save(
-        tmp_path_factory.mktemp("text") / "digits.npz"
-    )
+    return save_texts(tmp_path_factory.mktemp("text") / "digits.npz", width=WIDTH)
 
 
 @pytest.fixture(scope="module")
@@ -102,17 +93,6 @@ def test_the_stored_cells_are_what_the_saved_model_gives(store: Path) -> None:
     assert np.array_equal(np.bincount(answers[own], minlength=10), cell.answers)
 
 
-def test_a_second_run_makes_only_what_is_missing(store: Path, text_file: Path) -> None:
-    path = store / "cells" / "forget-3" / "seed-0" / "specific.json"
-    before = path.read_text()
-    path.write_text(before[:100])
-    outcome = run(store, text_file)
-    assert (outcome.done, outcome.kept) == (1, 11)
-    assert path.read_text() == before
-    with pytest.raises(UsageError, match="no method 'odd'"):
-        run(store, text_file, methods=["odd"])
-
-
 @pytest.fixture
 def copy(store: Path, tmp_path: Path) -> Path:
     """A copy of the store, to be changed."""
@@ -143,31 +123,6 @@ def test_the_transfer_images_belong_to_the_identity_of_a_cell(
         run(copy, text_file)
 
 
-def test_a_cell_in_another_precision_is_made_again_where_one_is_asked_for(copy: Path, text_file: Path) -> None:
-    cell = read_store(copy)[0]
-    (copy / cell.key.path).write_text(seal(replace(cell, precision="bf16")))
-    with pytest.raises(UsageError, match="holds results in fp32 and bf16; say with --precision"):
-        run(copy, text_file)
-    assert run(copy, text_file, precision="fp32").done == 1
-    with pytest.raises(UsageError, match=r"another precision \(fp32, not bf16\); give another folder"):
-        run(copy, text_file, precision="bf16")
-
-
-def test_a_store_of_another_recipe_or_encoder_is_refused(copy: Path, text_file: Path) -> None:
-    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    for options, words in (
-        ({"recipe": {"name": "digits", "epochs": 1}}, r"another recipe \(digits of 6, not digits of 1\)"),
-        ({"architecture": "clip-resnet18"}, "another architecture"),
-    ):
-        with pytest.raises(UsageError, match=f"{words}.*; give another folder"):
-            run(copy, text_file, **options)
-    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
-    (copy / "experiment.json").unlink()
-    with pytest.raises(UsageError, match="another recipe"):
-        run(copy, text_file, recipe={"name": "digits", "epochs": 1})
-    assert run(copy, text_file).kept == 12
-
-
 def test_the_results_that_ship_with_pour_are_of_the_built_in_experiment() -> None:
     known, grid = (
         load_store(Path(__file__).parents[2] / "results" / "zeroshot.json.gz").experiment,
@@ -179,17 +134,6 @@ def test_the_results_that_ship_with_pour_are_of_the_built_in_experiment() -> Non
     assert [row.name for row in known.rows] == [row.name for row in grid.rows]
     assert [row.label for row in known.rows] == [row.label for row in grid.rows]
     assert (known.columns, known.table) == (grid.columns, grid.table)
-
-
-def test_a_concept_named_twice_is_forgotten_once(copy: Path, text_file: Path) -> None:
-    outcome = run(copy, text_file, forget=["3", 3, "8"], seeds=[0, 0])
-    assert (outcome.done, outcome.kept) == (0, 12)
-
-
-def test_a_store_of_another_experiment_is_refused(tmp_path: Path, text_file: Path) -> None:
-    (tmp_path / "experiment.json").write_text('{"name": "cifar10"}')
-    with pytest.raises(UsageError, match="holds results of cifar10"):
-        run(tmp_path, text_file)
 
 
 def test_the_table_has_means_and_every_concept(store: Path) -> None:

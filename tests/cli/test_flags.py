@@ -93,6 +93,10 @@ def test_training_refuses_what_it_does_not_read(kind, flag):
         (["--data", "cifar10", "--set", "limit=1"], "The task 'classify' has no setting 'limit'"),
         (["--data", "cifar10", "--set", "text=x"], "The task 'classify' has no setting 'text'"),
         (["--data", "cifar10", "--set", "enlarge=2"], "The task 'classify' has no setting 'enlarge'"),
+        (
+            ["--data", "cifar10", "--arch", "clip-resnet18", "--set", "image_size=8"],
+            "The task 'match' has no setting 'image_size'",
+        ),
         (["--data", "cifar10", "--set", "head=simplex"], "head='simplex' has no use without freeze_backbone"),
         (
             ["--data", "camvid", "--set", "enlarge=two"],

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.nn.functional as F
+
 from pour.auditing.measurement import Reading
 from pour.bench import Cell, Experiment, Row, get_experiment
 from pour.bench.cell import cell_setup
 from pour.bench.rows import expand_rows
 from pour.bench.store import write_cell, write_experiment
+from pour.models import CAPTIONS, PROMPTS, TextTable
+from pour.models.clip.texts import prompts_of
 from pour.unlearning import get_method
 
 if TYPE_CHECKING:
@@ -64,6 +69,16 @@ def made_up(
         "values": {name: Reading(value=value, n=10) for name, value in (values or {}).items()},
     }
     return Cell(**(facts | changes))
+
+
+def save_texts(path: Path, *, width: int = 48) -> Path:
+    """Write random text embeddings of the digits: a common part, a part of the class, a little of the template."""
+    numbers = torch.Generator().manual_seed(0)
+    common, classes = torch.randn(width, generator=numbers), torch.randn(10, width, generator=numbers)
+    templates = (*CAPTIONS, *PROMPTS)
+    noise = 0.2 * torch.randn(len(templates), 10, width, generator=numbers)
+    rows = F.normalize((0.8 * common + classes + noise).flatten(0, 1), dim=1)
+    return TextTable(tuple(prompts_of(list(map(str, range(10))), templates)), rows, "random").save(path)
 
 
 def keep(out: Path, experiment: Experiment, *cells: Cell) -> None:

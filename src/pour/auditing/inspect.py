@@ -48,7 +48,7 @@ class Inspector:
     book: LineBook = field(default_factory=LineBook)
     discrepancies: list[Discrepancy] = field(default_factory=list)
     """Distances of the unlearned model to the retrained one, with their decisions."""
-    collapse: dict[str, dict[str, float]] = field(default_factory=dict)
+    collapse: dict[str, dict[str, int | float]] = field(default_factory=dict)
     """All measures of Neural Collapse on the training samples, by role."""
 
     @property
@@ -125,7 +125,7 @@ class Inspector:
                 readings = self.memory.recall(dict[str, Reading], f"{view} of {model.role}", (model.source,), measure)
             self.book.add(view, model.role, readings)
         collapse, self.collapse[model.role] = self.memory.recall(
-            tuple[dict[str, Reading], dict[str, float]],
+            tuple[dict[str, Reading], dict[str, int | float]],
             f"collapse of {model.role}",
             (model.source,),
             partial(self.measurer.collapse, model),

@@ -106,10 +106,10 @@ class Measurer:
             readings |= self.attempt(f"{name} of the {model.role} model", partial(measure, model, view)) or {}
         return readings
 
-    def collapse(self, model: Tapped) -> tuple[dict[str, Reading], dict[str, float]]:
+    def collapse(self, model: Tapped) -> tuple[dict[str, Reading], dict[str, int | float]]:
         """Return readings of Neural Collapse of the retained classes, and all of its measures on training images."""
         readings: dict[str, Reading] = {}
-        everything: dict[str, float] = {}
+        everything: dict[str, int | float] = {}
         for split, suffix in _SUFFIXES.items():
             keep = model.mask(split, "retain")
             rows, labels = model.rows(split)[keep], model.labels(split)[keep]

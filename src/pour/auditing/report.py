@@ -114,7 +114,7 @@ class AuditReport:
     lines: tuple[Line, ...]
     discrepancies: tuple[Discrepancy, ...] = ()
     """Distance to the retrained model with its terms, floor and decision (Definition 2.1)."""
-    collapse: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    collapse: Mapping[str, Mapping[str, int | float]] = field(default_factory=dict)
     """All Neural Collapse measures of the retained classes' training images, by role."""
     answers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Number of times that each class is the answer on test images of the forgotten classes, by role."""

@@ -130,7 +130,7 @@ class CellWorker:
         started = time.perf_counter()
         tried = self._unlearn(row, key, models, run)
         unlearned = time.perf_counter()
-        report, failed, said = None, tried.failed, tried.warnings
+        report, failed, messages = None, tried.failed, tried.warnings
         readings: dict[str, dict[str, float]] = {}
         original, dataset = models["original"].model, self._shared.dataset
         if tried.model is not None:
@@ -140,12 +140,11 @@ class CellWorker:
                 warnings.simplefilter("always", UserWarning)
                 pair = {"original": original, "unlearned": tried.model}
                 readings = task.readings(shared.experiment.architecture, dataset, key.forget, pair, run)
-            said += tuple(str(entry.message) for entry in caught)
+            messages += tuple(str(entry.message) for entry in caught)
         audited = time.perf_counter()
-        kept = {} if report is None else measured(report)
         cell = Cell(
             setup=cell_setup(shared.experiment, row, key),
-            models={role: found.digest for role, found in models.items()}
+            models={role: model.digest for role, model in models.items()}
             | ({} if report is None else {"unlearned": report.models["unlearned"].digest}),
             data=self._shared.data_digest,
             precision=str(run.precision),
@@ -157,14 +156,14 @@ class CellWorker:
             tuned_with=row.tuned_with,
             forgotten_names=tuple(dataset.classes[label] for label in key.forget),
             failed=failed,
-            warnings=said,
+            warnings=messages,
             rate_factor=tried.rate_factor,
             steps=tried.steps,
             weight_change=tried.weight_change,
-            **kept,
+            **({} if report is None else measured(report)),
         )
-        more = {name: Reading(**reading) for name, reading in readings.items()}  # type: ignore[arg-type]
-        cell = replace(cell, values={**more, **cell.values})
+        extra = {name: Reading(**reading) for name, reading in readings.items()}  # type: ignore[arg-type]
+        cell = replace(cell, values={**extra, **cell.values})
         if tried.model is not None and report is not None and row.name in shared.experiment.pictures:
             # Only this row needs matplotlib.
             from pour.report.pictures import save_pictures
@@ -206,13 +205,13 @@ class CellWorker:
         self, row: Row, key: CellKey, model: nn.Module, models: Mapping[SharedRole, SharedModel]
     ) -> tuple[AuditReport | None, str | None]:
         """Return the audit of a row's model, or the reason why it cannot be audited."""
-        # The second retrained model is no yardstick for itself.
-        wanted = ("retrained",) if row.name == "ceiling" else ("retrained", "ceiling")
+        # The second retrained model is no reference for itself.
+        references = ("retrained",) if row.name == "ceiling" else ("retrained", "ceiling")
         try:
             report = audit(
                 original=models["original"].model,
                 unlearned=model,
-                retrained=[models[role].model for role in wanted if role in models],  # type: ignore[index]
+                retrained=[models[role].model for role in references if role in models],  # type: ignore[index]
                 task=self._shared.task,
                 data=self._shared.dataset,
                 classes=list(key.forget),
@@ -242,7 +241,7 @@ def measured(report: AuditReport) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """A row's unlearned model, or the reason why there is none."""
+    """A row's unlearned model, or the reason for its absence."""
 
     model: nn.Module | None
     failed: str | None = None
@@ -275,12 +274,15 @@ def attempt(row: Row, model: nn.Module, request: ForgetRequest, run: Run) -> Att
                 continue
             except PourError as error:
                 return Attempt(model=None, failed=str(error), rate_factor=factor)
-        said = tuple(str(entry.message) for entry in caught if str(entry.message).startswith(str(row.method)))
+        messages = [str(entry.message) for entry in caught]
+        common: dict[str, Any] = {
+            "warnings": tuple(message for message in messages if message.startswith(str(row.method))),
+            "rate_factor": factor,
+        }
         change = relative_change(model, result)
         if not math.isfinite(change):
-            return Attempt(model=None, failed="The weights are not finite.", warnings=said, rate_factor=factor)
-        steps = history(result)[-1].steps or 0
-        return Attempt(model=result, warnings=said, rate_factor=factor, steps=steps, weight_change=change)
+            return Attempt(model=None, failed="The weights are not finite.", **common)
+        return Attempt(model=result, steps=history(result)[-1].steps or 0, weight_change=change, **common)
     return Attempt(model=None, failed=failed, rate_factor=factor)
 
 
@@ -295,8 +297,8 @@ def slower(method: str, options: Mapping[str, Any]) -> Iterator[tuple[float, dic
     """
     yield 1.0, dict(options)
     kind = get_method(method)
-    known = make_method(method, **options).options()
-    rates = {name: known[name] for name in kind.rate_options} if issubclass(kind, IterativeMethod) else {}
+    resolved = make_method(method, **options).options()
+    rates = {name: resolved[name] for name in kind.rate_options} if issubclass(kind, IterativeMethod) else {}
     if rates and None not in rates.values():
         for factor in _FACTORS:
             yield factor, {**options, **{name: float(f"{rate * factor:.6g}") for name, rate in rates.items()}}

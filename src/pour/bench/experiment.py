@@ -1,6 +1,6 @@
-"""An experiment as data: what is trained, what is forgotten, by which methods, and what a table shows.
+"""An experiment as data: dataset, network, training, forgotten classes, rows and columns of the table.
 
-A TOML file describes an experiment. The files in ``experiments/`` are the built-in ones.
+A TOML file describes an experiment. The folder ``experiments/`` contains the built-in files.
 """
 
 from __future__ import annotations
@@ -104,17 +104,17 @@ class Experiment:
         """Return the rows of methods, named by method ("delete") or row ("delete-common"), and all references."""
         if methods is None:
             return self.rows
-        wanted = set(methods)
-        known = {name for row in self.rows for name in (row.name, row.method) if name is not None}
-        for name in wanted - known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}."
+        selected = set(methods)
+        names = {name for row in self.rows for name in (row.name, row.method) if name is not None}
+        for name in selected - names:
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(names))}."
             raise UsageError(f"{self.name} has no method {name!r}; {hint}")
-        return tuple(row for row in self.rows if row.method is None or {row.name, row.method} & wanted)
+        return tuple(row for row in self.rows if row.method is None or {row.name, row.method} & selected)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the weights of the trained models, except their seed and classes, ready for JSON."""
+        """Settings that decide the weights of the trained models, except seed and classes, ready for JSON."""
         return {
             "dataset": self.dataset,
             "architecture": self.architecture,
@@ -124,7 +124,7 @@ class Experiment:
 
     @cached_property
     def cell_identity(self) -> dict[str, Any]:
-        """The part of a cell's identity that all cells share, ready for JSON."""
+        """Settings that all cells share, ready for JSON."""
         models = {name: self.identity[name] for name in ("dataset", "architecture", "recipe")}
         return {**models, **self.get_task().cell_identity()}
 
@@ -214,14 +214,14 @@ def _row(row: Row, notes: Mapping[str, str]) -> Row:
     return replace(row, options=read_options(row.options), note=notes.get(row.name, row.note))
 
 
-def _recipe(chosen: str | dict[str, Option]) -> Recipe:
+def _recipe(recipe: str | dict[str, Option]) -> Recipe:
     """Return the recipe with this name, or with the name and the changes of a table."""
-    if isinstance(chosen, str):
-        return get_recipe(chosen)
-    known = asdict(RECIPES[str(chosen["name"])]) if chosen.get("name") in RECIPES else {}
-    if "steps" in chosen:
-        known.pop("epochs", None)
-    return convert(Recipe, {**known, **read_options(chosen)}, "The recipe")
+    if isinstance(recipe, str):
+        return get_recipe(recipe)
+    base = asdict(RECIPES[str(recipe["name"])]) if recipe.get("name") in RECIPES else {}
+    if "steps" in recipe:
+        base.pop("epochs", None)
+    return convert(Recipe, {**base, **read_options(recipe)}, "The recipe")
 
 
 def get_experiment(experiment: str | Path, changes: Mapping[str, Any] | None = None) -> Experiment:

@@ -81,8 +81,8 @@ def run_experiment(
         out: Folder of the store: ``cells/``, ``models/`` and a cache of features.
         root: Data folder, by default ``POUR_DATA`` or ``~/.cache/pour``.
         methods: Only these rows, by method or by row. References are always computed.
-        seeds: Seeds instead of the experiment's.
-        forget: Requests instead of the experiment's: classes by name or index, or lists of classes to forget together.
+        seeds: Seeds instead of the seeds of the experiment.
+        forget: Other requests: classes by name or index, or lists of classes to forget together.
         device: Device, by default the GPU if there is one.
         precision: fp32 or bf16; by default the precision of the stored cells and models, or bf16 on a GPU that has it.
         jobs: Number of cells side by side. On a CPU each uses all threads of torch; set OMP_NUM_THREADS for fewer.
@@ -99,17 +99,17 @@ def run_experiment(
     shared = SharedModels.open(experiment, out, root, device, precision)
     grid, folder = shared.experiment, shared.out
     requests = requests_of(shared, forget)
-    asked = replace(
+    selected = replace(
         grid,
         rows=grid.select(methods),
         seeds=tuple(dict.fromkeys(grid.seeds if seeds is None else seeds)),
         forget=requests,
     )
     claim(shared)
-    _warn_of_tuned_tests(asked)
-    _refuse_to_untune(asked, folder)
-    groups = [_Group(request, seed, asked.rows) for request in requests for seed in asked.seeds]
-    total = len(groups) * len(asked.rows)
+    _warn_of_tuned_tests(selected)
+    _refuse_to_untune(selected, folder)
+    groups = [_Group(request, seed, selected.rows) for request in requests for seed in selected.seeds]
+    total = len(groups) * len(selected.rows)
     done: set[CellKey] = set()
     broken: dict[CellKey, str] = {}
     if pending := _pending(groups, shared):
@@ -156,25 +156,24 @@ def requests_of(
     shared: SharedModels, forget: Sequence[int | str | Sequence[int | str]] | None = None
 ) -> tuple[tuple[int, ...], ...]:
     """Return the indices of the classes of each request, by default the experiment's requests."""
-    own = forget is None
     listed = [
         [request] if isinstance(request, int | str) else list(request)
         for request in (shared.experiment.forget if forget is None else forget)
     ]
     # The indices of an experiment need no dataset, so that finished results can be shown without it.
-    known = own and all(isinstance(label, int) for request in listed for label in request)
-    resolved = listed if known else [shared.task.classes(shared.dataset, request) for request in listed]
+    needs_no_data = forget is None and all(isinstance(label, int) for request in listed for label in request)
+    resolved = listed if needs_no_data else [shared.task.classes(shared.dataset, request) for request in listed]
     requests = list(dict.fromkeys(tuple(sorted(request)) for request in resolved))
     if shared.experiment.together:
         requests.append(tuple(sorted({label for request in requests for label in request})))
     return tuple(dict.fromkeys(requests))  # type: ignore[arg-type]
 
 
-def _warn_of_tuned_tests(asked: Experiment) -> None:
+def _warn_of_tuned_tests(selected: Experiment) -> None:
     """Warn of rows whose options were chosen on a class or a seed of this run."""
-    shown = {label for request in asked.forget for label in request}
-    classes = sorted(shown & {label for row in asked.rows for label in row.tuned_on})
-    seeds = sorted({row.tuned_with for row in asked.rows if row.tuned_with is not None} & set(asked.seeds))
+    forgotten = {label for request in selected.forget for label in request}
+    classes = sorted(forgotten & {label for row in selected.rows for label in row.tuned_on})
+    seeds = sorted({row.tuned_with for row in selected.rows if row.tuned_with is not None} & set(selected.seeds))
     if classes or seeds:
         subject = f"class {classes[0]}" if classes else f"seed {seeds[0]}"
         warnings.warn(
@@ -182,14 +181,14 @@ def _warn_of_tuned_tests(asked: Experiment) -> None:
         )
 
 
-def _refuse_to_untune(asked: Experiment, out: Path) -> None:
+def _refuse_to_untune(selected: Experiment, out: Path) -> None:
     """Raise UsageError if an untuned row would replace a stored tuned one, for example because --tuning is missing."""
-    untuned = {row.name: row for row in asked.rows if row.setting == "tuned" and row.note.startswith(NOT_TUNED)}
-    places = product(asked.forget, asked.seeds, untuned)
+    untuned = {row.name: row for row in selected.rows if row.setting == "tuned" and row.note.startswith(NOT_TUNED)}
+    places = product(selected.forget, selected.seeds, untuned)
     for cell in (read_cell(out, CellKey(request, seed, row)) for request, seed, row in places):  # type: ignore[arg-type]
         if cell is None or cell.note.startswith(NOT_TUNED):
             continue
-        if cell.setup["options"] != cell_setup(asked, untuned[cell.key.row], cell.key)["options"]:
+        if cell.setup["options"] != cell_setup(selected, untuned[cell.key.row], cell.key)["options"]:
             raise UsageError(
                 f"{cell.key.row} of seed {cell.key.seed} under {out} has tuned options, and this run would replace it "
                 "by an untuned result; give the folder of its tuning (--tuning), or another folder (--out)."

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -202,8 +203,8 @@ def methods_of(name: str) -> tuple[str, ...]:
     groups = _data().groups
     if name == OTHERS:
         # Scenes and texts have methods of their own, which most experiments do not use.
-        known = {*(method for members in groups.values() for method in members), "pour-a", "retrain", "text-direction"}
-        return tuple(info.name for info in list_methods() if info.name not in known)
+        built_in = {*chain.from_iterable(groups.values()), "pour-a", "retrain", "text-direction"}
+        return tuple(info.name for info in list_methods() if info.name not in built_in)
     return groups.get(name) or (get_method(name).name,)
 
 
@@ -221,7 +222,7 @@ def _rows_of(
         rows = data.of(dataset).closed_form.get(method) or data.closed_form.get(method) or {method: {}}
         return [Row(name=name, method=method, family=family, options=options) for name, options in rows.items()]
     tuned = tuned_options(method, dataset, tuning, architecture=architecture)
-    found = [
+    rows_of_method = [
         Row(
             name=f"{method}-common",
             method=method,
@@ -245,8 +246,9 @@ def _rows_of(
     for name, options in {} if tuned.seed is None else data.default.get(method, {}).items():
         changed = "".join(f", but {option}={value}" for option, value in options.items())
         note = f"the method's defaults{changed}"
-        found.append(Row(name=name, method=method, setting="default", family=family, options=options, note=note))
-    return [row for row in found if row.setting in variants]
+        row = Row(name=name, method=method, setting="default", family=family, options=options, note=note)
+        rows_of_method.append(row)
+    return [row for row in rows_of_method if row.setting in variants]
 
 
 def _anchored_rows(dataset: str, tuning: Path | None, architecture: str | None) -> list[Row]:
@@ -282,9 +284,9 @@ def common_options(method: type[IterativeMethod], dataset: str) -> dict[str, Any
         >>> common_options(get_method("delete"), "cifar100")["lr"]
         5e-05
     """
-    data, own = _data(), _data().of(dataset)
-    changes = {**data.common_of.get(method.name, {}), **own.common_of.get(method.name, {})}
-    return {**dict.fromkeys(method.rate_options, own.common_rate), **data.common, **read_options(changes)}
+    data, special = _data(), _data().of(dataset)
+    changes = {**data.common_of.get(method.name, {}), **special.common_of.get(method.name, {})}
+    return {**dict.fromkeys(method.rate_options, special.common_rate), **data.common, **read_options(changes)}
 
 
 @record
@@ -331,22 +333,20 @@ def tuned_options(method: str, dataset: str, folder: Path | None = None, *, arch
         UsageError: The folder contains a tuning on another network or dataset.
     """
     frozen = tuned_row_options(method, dataset, {})
-    found = _shipped().get(dataset, {}).get(method) if folder is None else chosen_options(folder, method)
-    for subject, wanted in ((found and found.dataset, dataset), (found and found.architecture, architecture)):
-        if found is None or None in (wanted, subject) or subject == wanted:
-            continue
-        if folder is not None:
-            raise UsageError(f"{folder} was tuned for {method} on {subject}, not on {wanted}; run pour tune for it.")
-        found = None
-    if found is None:
-        own = make_method(method).options()
-        other = ", ".join(f"{name}={value}" for name, value in frozen.items() if own.get(name) != value)
-        return Tuned(frozen, f"{NOT_TUNED}: the method's defaults" + (f", but {other}" if other else ""))
+    choice = _shipped().get(dataset, {}).get(method) if folder is None else chosen_options(folder, method)
+    subjects = () if choice is None else ((choice.dataset, dataset), (choice.architecture, architecture))
+    other = next((pair for pair in subjects if None not in pair and pair[0] != pair[1]), None)
+    if other is not None and folder is not None:
+        raise UsageError(f"{folder} was tuned for {method} on {other[0]}, not on {other[1]}; run pour tune for it.")
+    if choice is None or other is not None:
+        defaults = make_method(method).options()
+        changes = ", ".join(f"{name}={value}" for name, value in frozen.items() if defaults.get(name) != value)
+        return Tuned(frozen, f"{NOT_TUNED}: the method's defaults" + (f", but {changes}" if changes else ""))
     return Tuned(
-        tuned_row_options(method, dataset, found.options),
-        f"tuned by the rule {found.rule!r} with seed {found.seed}",
-        found.forgotten,
-        found.seed,
+        tuned_row_options(method, dataset, choice.options),
+        f"tuned by the rule {choice.rule!r} with seed {choice.seed}",
+        choice.forgotten,
+        choice.seed,
     )
 
 
@@ -368,17 +368,17 @@ def starting_options(method: str, dataset: str) -> dict[str, Any]:
         >>> starting_options("delete", "pathmnist"), starting_options("delete", "cifar10")
         ({'lr': 3e-06, 'optimizer': 'adamw', 'weight_decay': 0.0}, {})
     """
-    kind, own = get_method(method), _data().of(dataset)
-    found: dict[str, Any] = {}
+    kind, special = get_method(method), _data().of(dataset)
+    options: dict[str, Any] = {}
     if issubclass(kind, IterativeMethod):
-        rates = {} if own.start_rate is None else dict.fromkeys(kind.rate_options, own.start_rate)
-        found = {**rates, **own.start_all}
-    return {**found, **own.start.get(method, {})}
+        rates = {} if special.start_rate is None else dict.fromkeys(kind.rate_options, special.start_rate)
+        options = {**rates, **special.start_all}
+    return {**options, **special.start.get(method, {})}
 
 
-def tuned_row_options(method: str, dataset: str, chosen: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a tuned row: those that tuning starts from, replaced by the chosen ones."""
-    return {"batch_norm": "frozen", **starting_options(method, dataset), **chosen}
+def tuned_row_options(method: str, dataset: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a tuned row: the options that tuning starts from, with the options that it chose."""
+    return {"batch_norm": "frozen", **starting_options(method, dataset), **options}
 
 
 def _shipped() -> Shipped:

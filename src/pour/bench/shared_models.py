@@ -1,4 +1,4 @@
-"""The models that the cells of an experiment share: the original, a retrained model and that of the next seed."""
+"""The models that the cells of an experiment share: the original, a retrained model, and another of the next seed."""
 
 from __future__ import annotations
 
@@ -143,13 +143,13 @@ class SharedModels:
         return self.task.build(self.experiment.architecture, self.dataset)
 
     def ready(self, key: ModelKey) -> str | None:
-        """Return the digest of a stored model that was trained as the experiment says, otherwise None."""
+        """Return the digest of a stored model with the training of the experiment, otherwise None."""
         version = self.version(key)
         if version not in self._checked:
-            found = self._stored(key)
-            if found is not None and self.present_digest is not None:
-                self._check_samples(key, found)
-            self._checked[version] = None if found is None else found.digest
+            stored_model = self._stored(key)
+            if stored_model is not None and self.present_digest is not None:
+                self._check_samples(key, stored_model)
+            self._checked[version] = None if stored_model is None else stored_model.digest
         return self._checked[version]
 
     def version(self, key: ModelKey) -> tuple[object, ...]:
@@ -160,14 +160,14 @@ class SharedModels:
 
     def load(self, key: ModelKey) -> SharedModel:
         """Return a stored model. Raise UsageError if it is missing or damaged."""
-        found = self._stored(key)
-        if found is None:
+        stored_model = self._stored(key)
+        if stored_model is None:
             raise UsageError(
                 f"{self.out / key.path} is missing or damaged; every machine that works on the grid must see the same "
                 "folder --out. Start the same command again to train what is missing."
             )
-        self._check_samples(key, found)
-        return found
+        self._check_samples(key, stored_model)
+        return stored_model
 
     def train(self, key: ModelKey) -> None:
         """Train a model unless it is stored. A killed training resumes from its last saved state."""
@@ -201,8 +201,8 @@ class SharedModels:
             "seed": key.seed + _SEED_OFFSET[key.role],
         }
 
-    def _check_samples(self, key: ModelKey, found: SharedModel) -> None:
-        if found.data != self.data_digest:
+    def _check_samples(self, key: ModelKey, stored_model: SharedModel) -> None:
+        if stored_model.data != self.data_digest:
             raise UsageError(
                 f"{self.out / key.path} was trained on other images than {self.experiment.dataset} has now; give "
                 "another folder --out, or remove its models."
@@ -221,8 +221,8 @@ class SharedModels:
         except (OSError, ValueError):
             # UsageError, the sentence for a damaged file, is a ValueError too. An unreadable model is trained again.
             return None
-        found = SharedModel(model, _digest(model), str(stored.get("data")))
-        return found if found.digest == stored.get("digest") else None
+        stored_model = SharedModel(model, _digest(model), str(stored.get("data")))
+        return stored_model if stored_model.digest == stored.get("digest") else None
 
 
 def _digest(model: nn.Module) -> str:

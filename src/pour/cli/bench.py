@@ -38,7 +38,7 @@ def bench(
     ] = None,
     forget: Annotated[
         list[str] | None,
-        typer.Option(help="A class to forget instead of the experiment's; may be given several times."),
+        typer.Option(help="Forget this class instead of the classes of the experiment; may be given several times."),
     ] = None,
     tuning: Annotated[
         Path | None, typer.Option(help="Folder of pour tune; by default the tuned options that ship with pour.")

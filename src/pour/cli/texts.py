@@ -79,7 +79,7 @@ def texts(
 
     refuse_to_overwrite(out, overwrite=overwrite)
     names = [name for each in data or ["cifar100", "cifar10"] for name in pour.load_dataset(each, root).classes]
-    wanted = [*prompts_of(names, (*CAPTIONS, *PROMPTS)), *(concept or ())]
-    table = TextTable.encode(minilm_encoder(), wanted, name="all-MiniLM-L6-v2")
+    all_texts = [*prompts_of(names, (*CAPTIONS, *PROMPTS)), *(concept or ())]
+    table = TextTable.encode(minilm_encoder(), all_texts, name="all-MiniLM-L6-v2")
     table.save(out)
     typer.echo(f"{len(table.texts)} texts of width {table.embeddings.shape[1]}: {out}")

@@ -56,7 +56,7 @@ def train(
     epochs: Annotated[int | None, typer.Option(help="Number of epochs.", show_default="by recipe")] = None,
     seed: Seed = 0,
     device: Device = None,
-    download: Annotated[bool, typer.Option("--download", help="Fetch the dataset if it is not there.")] = False,
+    download: Annotated[bool, typer.Option("--download", help="Fetch the dataset if it is missing.")] = False,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
     settings: Set = None,
@@ -96,17 +96,17 @@ def train(
     flags = {"weights": weights, "freeze_backbone": freeze_backbone or None, "image_size": image_size}
     unread = {f"--{key.replace('_', '-')}": value for key, value in flags.items() if key not in setting_names(name)}
     refuse_unread(unread, f"with {arch or get_task(name).defaults(data)[0]} on {data}")
-    given = {key: value for key, value in flags.items() if value is not None}
-    task = get_task(name, **{**given, **parse_settings(settings)})
-    usual_arch, usual_recipe = task.defaults(data)
-    network = arch or usual_arch
-    chosen = get_recipe(recipe or usual_recipe).change(epochs=epochs, lr=lr, batch_size=batch_size)
+    changes = {key: value for key, value in flags.items() if value is not None}
+    task = get_task(name, **{**changes, **parse_settings(settings)})
+    default_arch, default_recipe = task.defaults(data)
+    network = arch or default_arch
+    training = get_recipe(recipe or default_recipe).change(epochs=epochs, lr=lr, batch_size=batch_size)
     run = Run(seed=seed, device=device, precision=precision, progress=not quiet)  # type: ignore[arg-type]
     dataset = task.load(data, root, download=download)
     started = time.perf_counter()
     model, log = task.train(
         dataset,
-        chosen,
+        training,
         run,
         arch=network,
         without=without or (),
@@ -121,7 +121,7 @@ def train(
         "task": name,
         "without": without or [],
         "seed": seed,
-        "recipe": dataclasses.asdict(chosen),
+        "recipe": dataclasses.asdict(training),
         "settings": dataclasses.asdict(task),
         **described,
         "seconds": seconds,
@@ -131,7 +131,7 @@ def train(
     write_text(out.with_suffix(".json"), json.dumps(facts, indent=1))
     head, lines = task.summary(described)
     # Text shows names as they are, also names that look like markup.
-    table = Table(*head, title=Text(f"{out.name}: {data}, recipe {chosen.name}, seed {seed}"))
+    table = Table(*head, title=Text(f"{out.name}: {data}, recipe {training.name}, seed {seed}"))
     for line in lines:
         table.add_row(*map(Text, line))
     show(table, quiet=quiet)

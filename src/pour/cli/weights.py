@@ -30,7 +30,7 @@ def weights(
         return
     refuse_unread({"--out": out, "--overwrite": overwrite}, "without a name", "say which weights to write")
     table = Table("weights", "for --arch", "package", "mean", "std", "what")
-    for key, known in PRETRAINED.items():
-        mean, std = (" ".join(map(str, values)) for values in (known.mean, known.std))
-        table.add_row(key, known.arch, known.package, mean, std, known.summary)
+    for key, entry in PRETRAINED.items():
+        mean, std = (" ".join(map(str, values)) for values in (entry.mean, entry.std))
+        table.add_row(key, entry.arch, entry.package, mean, std, entry.summary)
     show(table)
