@@ -46,10 +46,11 @@ def test_train_unlearn_and_audit(tags: Installed, tmp_path: Path) -> None:
         f"{train} o.safetensors",
         f"{train} r1.safetensors --without prime",
         f"{train} r2.safetensors --without prime --seed 1",
-        "pour unlearn o.safetensors --forget prime --method pour-p --device cpu --quiet --out u.safetensors",
+        "pour unlearn o.safetensors --data digit-tags --forget prime --method pour-p --device cpu --out u.safetensors",
         f"{audit} --retrained r1.safetensors --retrained r2.safetensors",
     ]
-    tags.run(commands(*lines), tmp_path)
+    printed = tags.run(commands(*lines), tmp_path)
+    assert "On the forget images of 'prime' the accuracy" in printed
     facts = json.loads((tmp_path / "o.json").read_text())
     assert facts["task"] == "tags"
     assert facts["tag_f1"]["test"]["even"] > 0.8

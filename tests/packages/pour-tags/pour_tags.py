@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from pour.data import DatasetInfo, DeviceLoader, NamedDataset, load_dataset, open_dataset
+from pour.data import DatasetInfo, DeviceLoader, ImageSplit, NamedDataset, load_dataset, open_dataset
 from pour.data.classes import resolve_classes
 from pour.metrics import Metric
 from pour.models import build_model, scores_of, to_unit
@@ -166,8 +166,11 @@ class Tags(Task[TaggedDataset, TaggedImages]):
     def request_data(
         self, arch: str, dataset: TaggedDataset, classes: tuple[int, ...], train: TaggedImages
     ) -> dict[str, Any]:
-        shows = self.belongs(torch.from_numpy(train.labels), classes).numpy()
-        return {"forget": train.take(np.flatnonzero(shows)), "mirrors": False, "class_names": dataset.classes}
+        """Return the images that show a forgotten tag, with this tag as their only label, as methods expect it."""
+        shown = train.labels[:, list(classes)] == 1
+        rows = np.flatnonzero(shown.any(axis=1))
+        forget = ImageSplit(train.images[rows], np.array(classes)[shown[rows].argmax(axis=1)])
+        return {"forget": forget, "mirrors": False, "class_names": dataset.classes}
 
     def build(self, arch: str, dataset: TaggedDataset) -> torch.nn.Module:
         height, _, channels = dataset.splits["train"].images.shape[1:]
