@@ -119,8 +119,8 @@ def audit(
 
 
 def _check_targets(out: Path | None, report: Path | None, models: Sequence[Path], *, overwrite: bool) -> None:
-    """Refuse files that are there, that cannot be written or that are the audited ones, before any work."""
-    # Beside a model stands what it was made of.
+    """Raise UsageError before any work if a file exists, cannot be written or belongs to an audited model."""
+    # A JSON file next to a model describes its training.
     audited = {path.resolve() for model in models for path in (model, model.with_suffix(".json"))}
     beside = [] if report is None else [report, report.with_suffix(".json")]
     for target in [*([] if out is None else [out]), *beside]:
@@ -139,7 +139,7 @@ def _check_targets(out: Path | None, report: Path | None, models: Sequence[Path]
 
 
 def _tell(result: AuditReport, out: Path | None, report: Path | None, *, as_json: bool, quiet: bool) -> None:
-    """Save the report where that was asked for, print it, and say where it is."""
+    """Save the report to ``out``, print it, and print the paths of its files."""
     if out is not None:
         result.save(out)
     if as_json:

@@ -26,7 +26,7 @@ def history(
     file: Annotated[Path, typer.Argument(help="A file from pour.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """What a model has forgotten, and how."""
+    """List the classes that a model has forgotten, with methods and options."""
     from pour.models import read_header
 
     header = read_header(file)

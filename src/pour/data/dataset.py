@@ -80,14 +80,20 @@ class ImageSamples:
         return samples
 
     def batches(
-        self, batch_size: int, device: torch.device | str, *, augment: bool = False, mirrors: bool = True, **more: Any
+        self,
+        batch_size: int,
+        device: torch.device | str,
+        *,
+        augment: bool = False,
+        mirrors: bool = True,
+        **options: Any,
     ) -> DeviceLoader:
         """Return a loader of (images, labels), see :class:`~pour.data.samples.IndexedSamples`."""
         from pour.data.loader import DeviceLoader
 
         moves = self._moves(mirrors) if augment else None
         return DeviceLoader(
-            self.images, self.labels, batch_size=batch_size, device=device, augment=moves, void=self.void, **more
+            self.images, self.labels, batch_size=batch_size, device=device, augment=moves, void=self.void, **options
         )
 
     def _moves(self, mirrors: bool) -> Moves:

@@ -1,4 +1,4 @@
-"""Fetching files: checked, with a progress bar, and resumed where an earlier attempt broke off."""
+"""Download files: checksums are verified, and an interrupted download is resumed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _CHUNK = 1 << 18
 
 
 def fetch(file: RemoteFile, folder: Path, *, progress: bool = True) -> Path:
-    """Download ``file`` into ``folder`` unless it is there already, and return its path.
+    """Download ``file`` into ``folder`` if it is missing, and return its path.
 
-    It takes its name only once it is whole and its checksum is right. What arrived before a broken connection waits in
-    a hidden ``.part`` file, from which the next call goes on.
+    The file gets its name after its checksum is verified. After a broken connection, a hidden ``.part`` file contains
+    the received bytes, and the next call resumes it.
 
     Raises:
         UsageError: pooch is not installed.
@@ -55,7 +55,7 @@ def fetch(file: RemoteFile, folder: Path, *, progress: bool = True) -> Path:
         raise PourError(
             f"Could not write {target}: {error.strerror or error}; no half-written file was left."
         ) from error
-    except ValueError as error:  # pooch's word for a wrong checksum; it has removed the file by then
+    except ValueError as error:  # pooch reports a wrong checksum after removing the file
         raise PourError(
             f"What came from {file.url} is not the expected file (its checksum is not {file.checksum}) and was "
             f"removed; try again, {by_hand}."
@@ -64,7 +64,7 @@ def fetch(file: RemoteFile, folder: Path, *, progress: bool = True) -> Path:
 
 
 class _ResumingDownloader:
-    """A downloader for pooch that keeps what has arrived in ``part`` and asks only for the rest."""
+    """Downloader for pooch that keeps the received bytes in ``part`` and requests only the missing ones."""
 
     def __init__(self, part: Path, title: str, *, progress: bool) -> None:
         self.part = part
@@ -76,11 +76,11 @@ class _ResumingDownloader:
         import requests
 
         have = self.part.stat().st_size if self.part.exists() else 0
-        # Ranges count the bytes as sent, so the server must not compress them on the way.
+        # A range counts the sent bytes, so the server must not compress them.
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
         with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
             if response.status_code == requests.codes.requested_range_not_satisfiable:
-                # Complete already, or not a part of this file at all: the checksum tells which.
+                # The part is complete or belongs to another file, which its checksum will show.
                 self.part.replace(output_file)
                 return
             response.raise_for_status()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pour._plug_ins import load_plug_ins
 from pour.data.download import fetch
 from pour.data.formats.archives import unpack_tar
-from pour.data.formats.cifar import CIFAR10, CIFAR100, CifarFormat, find_cifar, read_cifar
+from pour.data.formats.cifar import CIFAR10, CIFAR100, find_cifar, read_cifar
 from pour.data.formats.digits import DIGITS, read_digits
 from pour.data.formats.folder import read_folder
 from pour.data.formats.medmnist import MEDMNIST, find_medmnist, read_medmnist
@@ -80,27 +80,18 @@ class NamedDataset:
     needed."""
 
 
-def _read_packaged_digits(_: Path) -> ImageDataset:
-    return read_digits()
-
-
-def _cifar(cifar: CifarFormat) -> NamedDataset:
-    return NamedDataset(info=cifar.info, find=partial(find_cifar, cifar=cifar), read=partial(read_cifar, cifar=cifar))
-
-
-def _medmnist(info: DatasetInfo) -> NamedDataset:
-    return NamedDataset(
-        info=info, find=partial(find_medmnist, name=info.name), read=partial(read_medmnist, name=info.name)
-    )
-
-
 _DATASETS: dict[str, NamedDataset] = {
     dataset.info.name: dataset
     for dataset in (
-        NamedDataset(info=DIGITS, read=_read_packaged_digits),
-        _cifar(CIFAR10),
-        _cifar(CIFAR100),
-        *map(_medmnist, MEDMNIST.values()),
+        NamedDataset(info=DIGITS, read=lambda _: read_digits()),
+        *(
+            NamedDataset(info=cifar.info, find=partial(find_cifar, cifar=cifar), read=partial(read_cifar, cifar=cifar))
+            for cifar in (CIFAR10, CIFAR100)
+        ),
+        *(
+            NamedDataset(info=info, find=partial(find_medmnist, name=name), read=partial(read_medmnist, name=name))
+            for name, info in MEDMNIST.items()
+        ),
         NamedDataset(info=CAMVID, find=find_camvid, read=read_camvid),
         NamedDataset(info=VOC2012, find=find_voc, read=read_voc),
     )
@@ -123,8 +114,8 @@ def _all_datasets() -> dict[str, NamedDataset]:
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
     """Return the data folder: ``root``, else ``POUR_DATA`` from the environment, else ``~/.cache/pour``."""
-    chosen = root or os.environ.get("POUR_DATA")
-    path = Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "pour"
+    named = root or os.environ.get("POUR_DATA")
+    path = Path(named).expanduser() if named else Path.home() / ".cache" / "pour"
     if path.is_file():
         raise UsageError(f"The data folder {path} is a file; give the folder that holds it.")
     return path
@@ -186,7 +177,7 @@ def load_segmentation(
 ) -> SegmentationDataset:
     """Open a segmentation dataset: ``camvid`` or ``voc2012``."""
     if name not in _all_datasets():
-        raise _unknown(name, [known for known in _DATASETS if is_segmentation(known)])
+        raise _unknown(name, [other for other in _DATASETS if is_segmentation(other)])
     if not is_segmentation(name):
         raise UsageError(f"{name} is a classification dataset; open it with load_dataset({name!r}).")
     dataset: SegmentationDataset = open_dataset(name, root, download=download)
@@ -209,12 +200,12 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, downl
     return dataset.read(path)
 
 
-def _unknown(name: str, known: list[str]) -> UsageError:
+def _unknown(name: str, names: list[str]) -> UsageError:
     if name in _REFUSED:
         return UsageError(f"{name} is not offered: {_REFUSED[name]}.")
-    close = difflib.get_close_matches(name.lower(), known, n=1)
+    close = difflib.get_close_matches(name.lower(), names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else "."
-    return UsageError(f"There is no dataset {name!r}{hint} Known are {', '.join(known)}, folder:PATH and FILE.npz.")
+    return UsageError(f"There is no dataset {name!r}{hint} Known are {', '.join(names)}, folder:PATH and FILE.npz.")
 
 
 def _download(info: DatasetInfo, root: Path) -> None:

@@ -170,10 +170,16 @@ class DatasetSamples:
         return self.take(np.flatnonzero(~np.isin(self.labels, list(classes))))
 
     def batches(
-        self, batch_size: int, device: torch.device | str, *, augment: bool = False, mirrors: bool = True, **more: Any
+        self,
+        batch_size: int,
+        device: torch.device | str,
+        *,
+        augment: bool = False,
+        mirrors: bool = True,
+        **options: Any,
     ) -> EpochLoader:
         """Return a loader of the samples; the dataset's own transforms replace ``augment`` and ``mirrors``."""
-        return _DatasetLoader(self, batch_size=batch_size, device=device, **more)
+        return _DatasetLoader(self, batch_size=batch_size, device=device, **options)
 
 
 class _DatasetLoader(EpochLoader):

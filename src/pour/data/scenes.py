@@ -95,10 +95,10 @@ class Scenes(ImageSamples):
 
     def containing(self, classes: Collection[int]) -> Self:
         """Return the scenes with at least one pixel of ``classes``."""
-        found = np.flatnonzero(np.isin(self.masks, list(classes)).any(axis=(1, 2)))
-        if not len(found):
+        rows = np.flatnonzero(np.isin(self.masks, list(classes)).any(axis=(1, 2)))
+        if not len(rows):
             raise UsageError(f"No image shows class {', '.join(map(str, classes))}.")
-        return self.take(found)
+        return self.take(rows)
 
     def only(self, classes: Collection[int]) -> Self:
         """Return the same scenes with all pixels of other classes void."""

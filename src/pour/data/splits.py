@@ -79,7 +79,7 @@ class Splits:
         Args:
             dataset: A dataset of pour, or torch datasets by split: ``{"train": ..., "test": ...}``.
             forget: Classes by name or index.
-            classes: Names of all classes. By default those that the dataset lists, otherwise the numbers from 0.
+            classes: Names of all classes; by default the names in the dataset, or else the numbers from 0.
 
         Raises:
             UsageError: A split is missing, or it cannot be divided because it has no indices, like a loader.
@@ -175,9 +175,9 @@ def _indexed(parts: Mapping[str, Any]) -> dict[str, IndexedSamples]:
     """Return the indexed samples of each split, or raise UsageError."""
     from pour.data.samples import as_samples, is_indexed
 
-    for wanted in ("train", "test"):
-        if wanted not in parts:
-            raise UsageError(f"The data have no {wanted} split, only {', '.join(parts) or 'none'}.")
+    for needed in ("train", "test"):
+        if needed not in parts:
+            raise UsageError(f"The data have no {needed} split, only {', '.join(parts) or 'none'}.")
     splits = {name: as_samples(part) for name, part in parts.items()}
     indexed = {name: samples for name, samples in splits.items() if is_indexed(samples)}
     if missing := [name for name in splits if name not in indexed]:
@@ -189,7 +189,7 @@ def _indexed(parts: Mapping[str, Any]) -> dict[str, IndexedSamples]:
 
 
 def class_names(parts: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the class names that a dataset lists, or the dataset of a loader. None if there are none."""
+    """Return the class names that a dataset lists, or the dataset of a loader. None without names."""
     for part in parts.values():
         for source in (part, getattr(part, "dataset", None)):
             listed = getattr(source, "classes", None)

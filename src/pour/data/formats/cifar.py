@@ -107,9 +107,8 @@ def read_cifar(path: Path, cifar: CifarFormat) -> ImageDataset:
 def _checked(dataset: ImageDataset, path: Path, cifar: CifarFormat) -> ImageDataset:
     """Refuse a form that any images can have, such as mosaics, where it holds others."""
     expected = (_SIDE, _SIDE, 3), len(cifar.info.classes)
-    found = dataset.image_shape, dataset.num_classes
-    if found != expected:
-        shape, count = (" x ".join(map(str, found[0])), found[1])
+    if (dataset.image_shape, dataset.num_classes) != expected:
+        shape, count = " x ".join(map(str, dataset.image_shape)), dataset.num_classes
         raise UsageError(
             f"{path} does not hold {cifar.info.name}: its images are {shape} in {count} classes, not 32 x 32 x 3 in "
             f"{expected[1]}; name the dataset that it is."

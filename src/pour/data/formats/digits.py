@@ -1,4 +1,4 @@
-"""The handwritten digits that ship with scikit-learn: real images, no download, seconds to train on."""
+"""Handwritten digits of scikit-learn: real images without a download, for networks that train in seconds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DIGITS = official("digits")
 
 
 def read_digits() -> ImageDataset:
-    """Return the digits as 8 x 8 x 1 images; every fifth image of each class, in order, is for testing.
+    """Return the digits as 8 x 8 x 1 images. Every fifth image of each class is a test image.
 
-    The split is a rule and not a draw, so that it is the same under every seed and every version of numpy.
+    No seed and no version of numpy changes this split.
 
     Example:
         >>> data = read_digits()
@@ -43,9 +43,9 @@ def read_digits() -> ImageDataset:
 
 
 def _stored() -> tuple[np.ndarray, np.ndarray]:
-    """The (n, 8, 8) pixels and (n,) labels, from scikit-learn's file where it lies where it always did.
+    """Return the pixels (n, 8, 8) and the labels (n,) from scikit-learn's file, or from scikit-learn without the file.
 
-    To import scikit-learn, with all that it imports, takes a hundred times as long as to read the file.
+    Importing scikit-learn takes a hundred times as long as reading the file.
     """
     package = importlib.util.find_spec("sklearn")
     for folder in (package.submodule_search_locations if package is not None else None) or ():

@@ -1,4 +1,4 @@
-"""Images packed into lossless mosaics, 50 to a row: a compact folder for small images.
+"""Images in lossless mosaics with 50 images per row: a compact folder for small images.
 
 ``train_00.webp``, ``train_01.webp``, ... hold the images of the training split in order, row by row;
 ``train_labels.npy`` their labels; an optional ``classes.json`` the class names. Other splits go by their own names.
@@ -27,7 +27,7 @@ _LABELS = "_labels.npy"
 
 
 def is_mosaic(folder: Path) -> bool:
-    """Say whether ``folder`` holds mosaics."""
+    """Return whether ``folder`` contains mosaics."""
     return (folder / f"train{_LABELS}").is_file()
 
 
@@ -35,7 +35,7 @@ def read_mosaic(folder: Path) -> dict[str, ImageSplit]:
     """Return the splits in ``folder`` by name.
 
     Raises:
-        UsageError: A page is missing or damaged, or does not have 50 square images to a row.
+        UsageError: A page is missing or damaged, or does not have 50 square images per row.
     """
     return {file.name.removesuffix(_LABELS): _read_split(folder, file) for file in sorted(folder.glob(f"*{_LABELS}"))}
 
@@ -62,13 +62,13 @@ def _read_split(folder: Path, label_file: Path) -> ImageSplit:
         raise UsageError(f"{folder} has {label_file.name} but no mosaic named {name}_00.webp.")
     with open_image(pages[0]) as first:
         grey = first.mode in GREY_MODES
-    # Decoding leaves Python's lock, so threads are enough and nothing is pickled between processes.
+    # Decoding releases Python's lock, so threads can read several pages at a time.
     with ThreadPoolExecutor() as pool:
         tiles = list(pool.map(lambda page: _tiles(page, grey=grey), pages))
-    found = sum(map(len, tiles))
-    if not 0 <= found - len(labels) < _PER_ROW:
+    count = sum(map(len, tiles))
+    if not 0 <= count - len(labels) < _PER_ROW:
         raise UsageError(
-            f"{folder} has {found} {name} images in {len(pages)} mosaics for {len(labels)} labels; a mosaic is missing "
+            f"{folder} has {count} {name} images in {len(pages)} mosaics for {len(labels)} labels; a mosaic is missing "
             "or the labels belong to another set."
         )
     return ImageSplit(np.concatenate(tiles)[: len(labels)], labels)
@@ -79,6 +79,6 @@ def _tiles(page: Path, *, grey: bool) -> ImageArray:
     height, width, channels = pixels.shape
     side = width // _PER_ROW
     if side == 0 or width != side * _PER_ROW or height % side:
-        raise UsageError(f"{page} is {width} x {height} pixels, which is not {_PER_ROW} square images to a row.")
+        raise UsageError(f"{page} is {width} x {height} pixels, which is not {_PER_ROW} square images per row.")
     rows = pixels.reshape(height // side, side, _PER_ROW, side, channels).transpose(0, 2, 1, 3, 4)
     return rows.reshape(-1, side, side, channels)

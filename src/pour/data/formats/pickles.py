@@ -1,4 +1,4 @@
-"""Reading pickles of plain data without running anything that is in them."""
+"""Read pickles of plain data without running code from them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"[biu][1248]|f[248]")
 
 
 class _StoredDtype:
-    """Stands in for ``numpy.dtype`` while unpickling; understands plain numbers only."""
+    """Replacement of ``numpy.dtype`` while unpickling; accepts only plain numbers."""
 
     def __init__(self, code: str | bytes, *_: object) -> None:
         self.code = code.decode("ascii") if isinstance(code, bytes) else str(code)
@@ -37,7 +37,7 @@ class _StoredDtype:
 
 
 class _StoredArray:
-    """Stands in for ``numpy.ndarray``, so that numpy itself never sees a state that nobody has checked."""
+    """Replacement of ``numpy.ndarray``, so that numpy gets no unchecked state."""
 
     array: NDArray[Any]
 
@@ -50,7 +50,7 @@ class _StoredArray:
 
 
 class _ArrayName:
-    """What ``numpy.ndarray`` resolves to: a mere name that cannot be called to any effect."""
+    """Name that replaces ``numpy.ndarray`` in a pickle. Calling it has no effect."""
 
 
 def _new_array(*_: object) -> _StoredArray:
@@ -63,7 +63,7 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
     return text.encode("latin1")
 
 
-# Python 3 writes bytes by way of _codecs.encode; numpy moved its core between versions 1 and 2.
+# Python 3 writes bytes through _codecs.encode. The module of numpy's core has another name in numpy 2.
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _new_array,
     ("numpy._core.multiarray", "_reconstruct"): _new_array,
@@ -86,7 +86,7 @@ def load_plain(data: bytes, source: str) -> Any:
 
     Args:
         data: The pickle. Strings written by Python 2 come back as bytes.
-        source: What the sentence calls it if it is refused.
+        source: Name of the pickle in error messages.
 
     Raises:
         UsageError: It asks for another object (which is named) or cannot be read.

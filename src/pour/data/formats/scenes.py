@@ -82,9 +82,9 @@ class SegmentationDataset:
     def __post_init__(self) -> None:
         if 0 <= self.void < len(self.classes):
             raise UsageError(f"The void label {self.void} of {self.name} is also that of {self.classes[self.void]!r}.")
-        for wanted in ("train", "test"):
-            if wanted not in self.splits or not len(self.splits[wanted]):
-                raise UsageError(f"{self.name} has no {wanted} images.")
+        for needed in ("train", "test"):
+            if not len(self.splits.get(needed, ())):
+                raise UsageError(f"{self.name} has no {needed} images.")
 
     @property
     def num_classes(self) -> int:
