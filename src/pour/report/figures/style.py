@@ -167,7 +167,7 @@ class Style:
             if texts[i][j]:
                 red, green, blue, _ = colors(value)
                 ink = "#111111" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "#ffffff"
-                axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=size, color=ink)
+                axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=size, color=ink, in_layout=False)
 
     def color_bar(self, image: AxesImage, panels: NDArray[Any], **options: Any) -> None:
         """Add the colour scale of a row or grid of matrices."""
