@@ -70,8 +70,7 @@ _BUILT_IN = {
     "match": "pour.report.page.gallery",
     "segment": "pour.report.page.overlays",
 }
-_GALLERIES: dict[str, Callable[[Subject], Gallery]] = {}
-_FILES: dict[str, Callable[..., object]] = {}
+_PICTURES: dict[str, tuple[Callable[[Subject], Gallery], Callable[..., object] | None]] = {}
 
 
 def register_pictures(
@@ -85,15 +84,13 @@ def register_pictures(
         save: Function that writes a picture to a file. It has the arguments of :func:`save_pictures` except the task,
             with test samples and names of classes instead of the dataset.
     """
-    _GALLERIES[task] = gallery
-    if save is not None:
-        _FILES[task] = save
+    _PICTURES[task] = (gallery, save)
 
 
 def draw_gallery(task: str, subject: Subject) -> Gallery:
     """Return the pictures of a page for the task with the name ``task``."""
-    _load(task)
-    gallery = _GALLERIES[task](subject) if task in _GALLERIES else Gallery()
+    draw, _ = _pictures(task)
+    gallery = draw(subject) if draw else Gallery()
     return Gallery((*gallery.figures, *_common_figures(subject)), gallery.embedding)
 
 
@@ -117,14 +114,15 @@ def save_pictures(
         run: Device of the models.
         path: File of the picture, ``.png``.
     """
-    _load(task.name)
-    if task.name in _FILES:
-        _FILES[task.name](original, unlearned, task.split(dataset, "test"), dataset.classes, classes, run, path)
+    _, save = _pictures(task.name)
+    if save:
+        save(original, unlearned, task.split(dataset, "test"), dataset.classes, classes, run, path)
 
 
-def _load(task: str) -> None:
+def _pictures(task: str) -> tuple[Callable[[Subject], Gallery] | None, Callable[..., object] | None]:
     if task in _BUILT_IN:
         importlib.import_module(_BUILT_IN[task])
+    return _PICTURES.get(task, (None, None))
 
 
 def _common_figures(subject: Subject) -> list[FigureSection]:

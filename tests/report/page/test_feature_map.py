@@ -105,7 +105,7 @@ def test_bad_input_is_refused() -> None:
         ({"predictions": {"u": np.array([0, 1])}}, "same models"),
         ({"points": {"o": np.full((2, 2), np.nan)}}, "finite"),
         ({"points": {"o": np.zeros((3, 2))}}, "2 finite pairs"),
-        ({"predictions": {"o": np.array([0])}}, "one to a point"),
+        ({"predictions": {"o": np.array([0])}}, "2 class indices"),
         ({"images": np.zeros((1, 2, 2, 1), np.uint8)}, "images have shape"),
     ]:
         with pytest.raises(UsageError, match=message):

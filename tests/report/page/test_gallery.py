@@ -77,7 +77,7 @@ def test_a_network_with_feature_maps_has_grad_cam(digits_original, digits_splits
 
 
 def test_a_task_of_another_package_has_its_pictures_or_the_common_ones(monkeypatch, digits_original, digits_splits):
-    monkeypatch.setattr(pictures, "_GALLERIES", {})
+    monkeypatch.setattr(pictures, "_PICTURES", {})
     section = FigureSection(title="Tags", alt="tags", light="<svg></svg>")
     subject = Subject(
         models={"s": digits_original},

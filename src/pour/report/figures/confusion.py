@@ -71,8 +71,7 @@ def confusion_data(
     for name, matrix in matrices.items():
         if matrix.shape != (size, size):
             raise UsageError(f"The confusion matrix of {name} is {matrix.shape}, but there are {size} class names.")
-    totals = next(iter(matrices.values())).sum(axis=1)
-    for name, matrix in matrices.items():
+        totals = next(iter(matrices.values())).sum(axis=1)
         if not np.array_equal(matrix.sum(axis=1), totals):
             raise UsageError(f"The confusion matrix of {name} counts other images than the first one.")
     with np.errstate(invalid="ignore"):

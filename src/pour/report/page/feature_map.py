@@ -61,10 +61,8 @@ class Embedding:
                 f"{', '.join(self.predictions) or 'no model'}; give both for the same models."
             )
         for name, points in self.points.items():
-            if points.shape != (n, 2) or not np.isfinite(points).all():
-                raise UsageError(f"The points of {name!r} must be {n} finite pairs, but have shape {points.shape}.")
-            if self.predictions[name].shape != (n,):
-                raise UsageError(f"The predictions of {name!r} must be {n} class indices, one to a point.")
+            if points.shape != (n, 2) or not np.isfinite(points).all() or self.predictions[name].shape != (n,):
+                raise UsageError(f"{name!r} needs {n} finite pairs as points and {n} class indices as predictions.")
         if self.images is not None and (len(self.images) != n or self.images.ndim != 4):
             raise UsageError(
                 f"The embedding's images have shape {self.images.shape}; expected {n} of them, (n, h, w, c)."
