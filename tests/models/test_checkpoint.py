@@ -32,10 +32,9 @@ from pour.models import (
     read_header,
     read_state_dict,
     save,
+    set_architecture,
     set_class_names,
-    zero_shot_classifier,
 )
-from pour.models.clip.image_encoder import ImageTextEncoder
 from pour.models.history import history
 
 if TYPE_CHECKING:
@@ -165,7 +164,8 @@ def test_projected_files_fit_original_and_projected_templates(small: nn.Module, 
 
 def test_arch_and_names_can_be_given(tmp_path: Path) -> None:
     model = ResNet(CLASSES)
-    path = save(model, tmp_path / "m.safetensors", arch="resnet18", class_names=list("abcdefg"))
+    set_architecture(model, "resnet18", {"num_classes": CLASSES, "in_channels": 3, "image_size": 32})
+    path = save(model, tmp_path / "m.safetensors", class_names=list("abcdefg"))
     assert type(load(path)) is ResNet
     assert class_names(load(path)) == tuple("abcdefg")
     for odd in ("abcdefg", [1, 2, 3]):
@@ -368,12 +368,3 @@ def test_a_file_of_the_old_format_that_was_cut_is_told(tmp_path: Path) -> None:
         cut.write_bytes(content[:length])
         with pytest.raises(UsageError):
             read_state_dict(cut)
-
-
-def test_a_classifier_without_normalisation_is_saved_by_the_name_of_its_architecture(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    classifier = zero_shot_classifier(ImageTextEncoder(8, width=4, blocks=(1,)), torch.randn(4, 8))
-    assert isinstance(classifier.normalize, nn.Identity)
-    found = architecture(load(save(classifier, tmp_path / "z.safetensors", arch="clip-resnet-small"), classifier))
-    assert found is not None
-    assert found.options["in_channels"] == 3

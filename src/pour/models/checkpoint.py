@@ -14,7 +14,6 @@ from pour._version import __version__
 from pour.errors import UsageError
 from pour.models import card as cards
 from pour.models.copy_and_swap import copy_model, swap_module
-from pour.models.head import find_head
 from pour.models.header import Header, Projection, read_header, write_file
 from pour.models.history import history
 from pour.models.networks.registry import load_plain, rebuild
@@ -36,19 +35,17 @@ def save(
     path: str | os.PathLike[str],
     *,
     overwrite: bool = False,
-    arch: str | cards.Architecture | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Path:
     """Write ``model`` to a safetensors file with its history, classes and architecture. Return the path.
 
-    A failure leaves no file, and an existing file as it was.
+    A failure leaves no file, and an existing file as it was. :func:`load` needs the model if its card has no
+    architecture, see :func:`pour.models.set_architecture`.
 
     Args:
         model: Any model, projected or not.
         path: File to write, usually ``*.safetensors``.
         overwrite: Replace an existing file.
-        arch: Name for :func:`pour.models.build_model`, or a name with options, if the model's card has none. Without
-            an architecture, :func:`load` needs the model.
         class_names: Names of the classes, if the model's card has none.
 
     Raises:
@@ -70,7 +67,7 @@ def save(
     stored, aliases = _without_ties(state)
     names = cards.class_names(model) if class_names is None else cards.checked_names(class_names)
     header = Header(
-        architecture=_architecture(model, arch),
+        architecture=cards.architecture(model),
         class_names=names,
         # Without wall-clock times, the same command writes the same bytes.
         history=tuple(dataclasses.replace(entry, seconds=0.0) for entry in history(model)),
@@ -188,19 +185,6 @@ def _without_ties(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[
         whole = storage.nbytes() == tensor.numel() * tensor.element_size() and tensor.is_contiguous()
         stored[name] = tensor.detach() if whole else tensor.detach().clone(memory_format=torch.contiguous_format)
     return stored, aliases
-
-
-def _architecture(model: nn.Module, arch: str | cards.Architecture | None) -> cards.Architecture | None:
-    """Return the architecture ``arch``, or the architecture in the card of ``model``."""
-    recorded = cards.architecture(model)
-    if not isinstance(arch, str):
-        return arch or recorded
-    if recorded is not None and recorded.name == arch:
-        return recorded
-    mean = getattr(getattr(model, "normalize", None), "mean", None)
-    channels = mean.numel() if isinstance(mean, Tensor) else 3
-    options = {"num_classes": find_head(model).num_classes, "in_channels": channels, "image_size": 32}
-    return cards.Architecture(arch, options)
 
 
 def _with_projectors(model: nn.Module, header: Header, state: Mapping[str, Tensor], source: str) -> nn.Module:
