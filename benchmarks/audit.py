@@ -29,7 +29,8 @@ from pour._provenance import circumstances
 from pour.auditing import AuditReport, audit
 from pour.data import ImageDataset, ImageSplit
 from pour.data.splits import Splits
-from pour.training import Run, get_recipe, train_classifier
+from pour.training import Run, get_recipe
+from pour.training.tasks.classify import Classify
 
 
 def made_up(train: int, test: int, seed: int = 0) -> ImageDataset:
@@ -56,7 +57,7 @@ def references(options: argparse.Namespace, data: ImageDataset, forgotten: str) 
     recipe = get_recipe("fast").change(epochs=options.epochs)
     runs = (Run(seed=seed, device=options.device, progress=False) for seed in (0, 1))
     return [
-        train_classifier(data, recipe, run, without=without)[0]
+        Classify().train(data, recipe, run, arch="resnet18", without=without)[0]
         for run, without in zip(runs, ((), (forgotten,)), strict=True)
     ]
 

@@ -25,8 +25,8 @@ from pour.models.head import find_head
 from pour.models.networks.pretrained import PRETRAINED
 from pour.models.projecting.direction import RowDirection
 from pour.models.tap import extract_features
-from pour.training import FrozenBackbone, Run, get_recipe, train_classifier
-from pour.training.tasks.classify import evaluation_loader
+from pour.training import FrozenBackbone, Run, get_recipe
+from pour.training.tasks.classify import Classify
 
 
 def accuracies(scores: Tensor, labels: Tensor, label: int) -> tuple[float, float]:
@@ -40,7 +40,7 @@ def heads(args: argparse.Namespace, dataset: pour.ImageDataset) -> tuple[nn.Modu
     if args.weights is None:
         # No pretrained network is this small: a briefly trained one stands in.
         run = Run(device=args.device, progress=False)
-        model, _ = train_classifier(dataset, get_recipe("digits").change(epochs=2), run, arch="resnet-digits")
+        model, _ = Classify().train(dataset, get_recipe("digits").change(epochs=2), run, arch="resnet-digits")
         return model, {0: find_head(model).layer}
     backbone = FrozenBackbone(dataset, PRETRAINED[args.weights].arch, args.weights, args.image_size)
     found = {}
@@ -64,7 +64,7 @@ def main() -> None:
     run = Run(device=args.device, progress=False)
     tests = {name: split for name, split in dataset.splits.items() if name != "train"}
     seen = {
-        name: extract_features(model, evaluation_loader(split, run), device=run.torch_device)
+        name: extract_features(model, Classify().batches(split, run), device=run.torch_device)
         for name, split in tests.items()
     }
     rows = []

@@ -27,7 +27,7 @@ from pour._io import write_text
 from pour._provenance import circumstances
 from pour.data.splits import Splits
 from pour.errors import PourError
-from pour.training import Run, get_recipe, train_classifier
+from pour.training import Run, get_recipe
 from pour.training.tasks.classify import Classify
 from pour.unlearning import request_of
 from pour.unlearning.unlearn import make_method
@@ -91,11 +91,11 @@ def main() -> None:
 
     for seed in seeds:
         run = Run(seed=seed, device=args.device, progress=False)
-        original, _ = train_classifier(dataset, recipe, run, arch=arch)
+        original, _ = Classify().train(dataset, recipe, run, arch=arch)
         started = waited(device)
         # Another initialisation than the original's, as in pour bench.
         again = Run(seed=seed + 1000, device=args.device, progress=False)
-        retrained, log = train_classifier(dataset, recipe, again, arch=arch, without=[args.forget])
+        retrained, log = Classify().train(dataset, recipe, again, arch=arch, without=[args.forget])
         retraining = waited(device) - started
 
         if args.keep and seed == seeds[0]:

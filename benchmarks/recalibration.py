@@ -29,7 +29,7 @@ from pour.metrics import split_accuracy
 from pour.models.copy_and_swap import copy_model
 from pour.models.tap import extract_features, to_unit
 from pour.training import Run
-from pour.training.tasks.classify import Classify, evaluation_loader
+from pour.training.tasks.classify import Classify
 from pour.unlearning import request_of
 from pour.unlearning.unlearn import make_method
 
@@ -93,14 +93,14 @@ def recalibrated(network: nn.Module, splits: Splits, args: argparse.Namespace, r
         layer.train()
     order = torch.randperm(len(splits.retain_train), generator=torch.Generator().manual_seed(args.seed))
     sample = splits.retain_train.take(order[: args.images].numpy())
-    for images, _ in evaluation_loader(sample, run):
+    for images, _ in Classify().batches(sample, run):
         result(to_unit(images.to(run.torch_device)))
     return result.eval()
 
 
 def accuracies(network: nn.Module, splits: Splits, run: Run) -> dict[str, float]:
     """On test images of the retained and of the forgotten classes."""
-    seen = extract_features(network, evaluation_loader(splits.test.whole, run), device=run.torch_device)
+    seen = extract_features(network, Classify().batches(splits.test.whole, run), device=run.torch_device)
     found = split_accuracy(seen.scores, seen.labels, classes=list(splits.forgotten))
     return {"acc_r": float(found["retain"]), "acc_f": float(found["forget"])}
 

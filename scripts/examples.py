@@ -14,8 +14,8 @@ from pour._io import write_text
 from pour._provenance import circumstances
 from pour.data.splits import Splits
 from pour.report.figures import draw_gradcam, gradcam_data, save_figure
-from pour.training import Recipe, Run, describe_classifier, train_classifier
-from pour.training.tasks.classify import evaluation_loader
+from pour.training import Recipe, Run
+from pour.training.tasks.classify import Classify
 
 FORGOTTEN = "adipose"
 SHOWN = ("adipose", "debris", "lymphocytes", "mucus")
@@ -31,13 +31,13 @@ def main() -> None:
     dataset = pour.load_dataset("pathmnist", arguments.root)
     run = Run(seed=0)
     recipe = Recipe(name="example", epochs=arguments.epochs, batch_size=128, lr=0.1)
-    original, _ = train_classifier(dataset, recipe, run, arch="resnet-digits")
+    original, _ = Classify().train(dataset, recipe, run, arch="resnet-digits")
     forgotten = pour.forget(original, classes=[FORGOTTEN], direction="weights", forgotten_logit="keep")
     facts = {
         "data": "PathMNIST (Yang et al., MedMNIST v2), CC BY 4.0",
         "forgotten": FORGOTTEN,
         "recipe": {"arch": "resnet-digits", "epochs": arguments.epochs, "batch_size": 128, "lr": 0.1, "seed": 0},
-        "original": describe_classifier(original, dataset, run)["accuracy"],
+        "original": Classify().describe(original, dataset, run)["accuracy"],
         "pour-p": accuracies(forgotten, Splits.of(dataset, [FORGOTTEN]), run),
         **circumstances(run.torch_device, run.precision),
     }
@@ -60,7 +60,7 @@ def accuracies(model: torch.nn.Module, splits: Splits, run: Run) -> dict[str, fl
     found = {}
     for name, part in parts.items():
         for side, split in (("forgotten", part.forget), ("retained", part.retain)):
-            seen = pour.models.extract_features(model, evaluation_loader(split, run))
+            seen = pour.models.extract_features(model, Classify().batches(split, run))
             found[f"{name} {side}"] = (seen.scores.argmax(dim=1) == seen.labels).double().mean().item()
     return found
 
@@ -69,7 +69,7 @@ def chosen(
     model: torch.nn.Module, split: object, classes: tuple[str, ...], run: Run
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The most confidently right image of each class shown."""
-    seen = pour.models.extract_features(model, evaluation_loader(split, run))
+    seen = pour.models.extract_features(model, Classify().batches(split, run))
     sure = seen.scores.softmax(dim=1)
     rows = []
     for name in SHOWN:

@@ -13,7 +13,7 @@ import pour
 from pour.metrics import split_accuracy
 from pour.models.tap import extract_features
 from pour.training import Run, get_recipe
-from pour.training.tasks.classify import evaluation_loader
+from pour.training.tasks.classify import Classify
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,7 +26,7 @@ RUN = Run(seed=0, device="cpu", progress=False)
 
 def accuracies(model: nn.Module, dataset: ImageDataset) -> list[float]:
     """On test images of the other digits and of 3, in percent."""
-    seen = extract_features(model, evaluation_loader(dataset.splits["test"], RUN))
+    seen = extract_features(model, Classify().batches(dataset.splits["test"], RUN))
     found = split_accuracy(seen.scores, seen.labels, classes=[3])
     return [100 * float(found[side]) for side in ("retain", "forget")]
 

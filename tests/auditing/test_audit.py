@@ -17,7 +17,7 @@ from pour.errors import UsageError
 from pour.metrics import aus, linear_cka, rus
 from pour.models.tap import extract_features
 from pour.training import Run
-from pour.training.tasks.classify import evaluation_loader
+from pour.training.tasks.classify import Classify
 
 QUIET = {"device": "cpu", "progress": False}
 
@@ -46,7 +46,7 @@ def alone(digits_original, projected, digits_splits):
 
 
 def features(model, split):
-    return extract_features(model, evaluation_loader(split, Run(device="cpu", progress=False)))
+    return extract_features(model, Classify().batches(split, Run(device="cpu", progress=False)))
 
 
 def test_the_numbers_are_those_of_the_metrics(full, digits_original, digits_retrained, projected, digits_splits):

@@ -20,7 +20,7 @@ from pour.models import build_model
 from pour.models.networks.libraries import installed
 from pour.models.tap import extract_features
 from pour.training import FrozenBackbone, Run, get_recipe
-from pour.training.tasks.classify import evaluation_loader
+from pour.training.tasks.classify import Classify
 from pour.unlearning import get_method
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def test_real_tissue_keeps_its_accuracy_under_projection() -> None:
     forgotten = pour.forget(original, ["adipose"], direction="decisions", forgotten_logit="keep")
     for name in ("test", "external"):
         before, after = (
-            extract_features(model, evaluation_loader(few[name], run), device="cpu") for model in (original, forgotten)
+            extract_features(model, Classify().batches(few[name], run), device="cpu") for model in (original, forgotten)
         )
         kept = before.labels != 0
         right = [(seen.scores.argmax(dim=1) == seen.labels)[kept].double().mean() for seen in (before, after)]

@@ -15,7 +15,7 @@ from pour.bench.study import rank_correlation
 from pour.errors import DivergenceError, UsageError
 from pour.models.tap import extract_features
 from pour.training import Run
-from pour.training.tasks.classify import evaluation_loader
+from pour.training.tasks.classify import Classify
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,7 +33,7 @@ def study(digits: ImageDataset, digits_original: nn.Module) -> SeparationStudy:
 
 
 def test_costs_and_distances(study: SeparationStudy, digits: ImageDataset, digits_original: nn.Module) -> None:
-    seen = extract_features(digits_original, evaluation_loader(digits.splits["test"], Run(device="cpu")))
+    seen = extract_features(digits_original, Classify().batches(digits.splits["test"], Run(device="cpu")))
     features, labels = seen.features.double().numpy(), seen.labels.numpy()
     right = seen.scores.argmax(dim=1).numpy() == labels
 

@@ -12,7 +12,7 @@ from pour.bench import Trajectory, follow
 from pour.errors import UsageError
 from pour.models.tap import extract_features
 from pour.training import Run
-from pour.training.tasks.classify import evaluation_loader
+from pour.training.tasks.classify import Classify
 from pour.unlearning import ForgetRequest
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def test_the_terms_at_every_look(
     same = pour.unlearn(
         digits_original, ForgetRequest.of(digits_splits), method=method, device="cpu", progress=False, **options
     )
-    seen = extract_features(same, evaluation_loader(digits_splits.test.whole, Run(device="cpu")))
+    seen = extract_features(same, Classify().batches(digits_splits.test.whole, Run(device="cpu")))
     answers, labels = seen.scores.argmax(dim=1).numpy(), seen.labels.numpy()
     gone = np.isin(labels, digits_splits.forgotten)
     last = trace.looks[-1]

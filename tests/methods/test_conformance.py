@@ -25,7 +25,7 @@ from pour.models.state import digest
 from pour.models.tap import extract_features
 from pour.training.recipes import get_recipe
 from pour.training.run import Run
-from pour.training.tasks.classify import evaluation_loader
+from pour.training.tasks.classify import Classify
 from pour.unlearning import AccessError, ForgetRequest, get_method
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Bench:
 
     def scores(self, model: nn.Module, split: ImageSplit) -> tuple[Tensor, Tensor]:
         """Class scores and labels."""
-        seen = extract_features(model, evaluation_loader(split, Run(device="cpu", progress=False)))
+        seen = extract_features(model, Classify().batches(split, Run(device="cpu", progress=False)))
         return seen.scores, seen.labels
 
     def accuracy(self, model: nn.Module, split: ImageSplit) -> float:

@@ -14,7 +14,7 @@ from pour.models.head import find_head
 from pour.models.history import HistoryEntry, add_entry
 from pour.models.tap import extract_features
 from pour.training.run import Run
-from pour.training.tasks.classify import evaluation_loader
+from pour.training.tasks.classify import Classify
 from pour.unlearning import ForgetRequest
 
 
@@ -30,7 +30,7 @@ def distilled(model, splits, **options):
 
 def test_features_of_forget_images_move_to_the_projected_originals(digits_original, digits_splits):
     student, run = distilled(digits_original, digits_splits)
-    loader = evaluation_loader(digits_splits.forget_train, run)
+    loader = Classify().batches(digits_splits.forget_train, run)
     before, after = (extract_features(model, loader).features.double() for model in (digits_original, student))
     weight = find_head(digits_original).weight[list(digits_splits.forgotten)].double()
     target = before - before @ weight.T @ weight / weight.square().sum()
@@ -149,7 +149,7 @@ def test_a_second_request_projects_the_classes_of_the_first_out_too(digits_origi
     model = pour.models.copy_and_swap.copy_model(digits_original)
     add_entry(model, HistoryEntry(method="pour-d", classes=(3,)))
     _, run = distilled(model, second, steps=1)
-    features = extract_features(digits_original, evaluation_loader(second.forget_train, run)).features.double()
+    features = extract_features(digits_original, Classify().batches(second.forget_train, run)).features.double()
     rows = find_head(digits_original).weight[[3, 5]].double()
     basis = torch.linalg.qr(rows.T).Q.T
     removed = (features @ basis.T).square().sum(dim=1).mean().item()
@@ -160,7 +160,7 @@ def test_an_earlier_class_whose_row_is_zero_is_left_out(digits_original, digits)
     second = pour.Splits.of(digits, [5])
     plain = pour.fold(pour.forget(digits_original, [3]))
     _, run = distilled(plain, second, steps=1)
-    features = extract_features(plain, evaluation_loader(second.forget_train, run)).features.double()
+    features = extract_features(plain, Classify().batches(second.forget_train, run)).features.double()
     row = find_head(plain).weight[5].double()
     removed = ((features @ row).square() / row.square().sum()).mean().item()
     assert run.history[0]["initial_loss"] == pytest.approx(removed, rel=1e-4)

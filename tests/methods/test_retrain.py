@@ -10,7 +10,8 @@ import pour
 from pour.data.splits import Splits
 from pour.errors import UsageError
 from pour.models import build_model
-from pour.training import Recipe, Run, get_recipe, train_classifier
+from pour.training import Recipe, Run, get_recipe
+from pour.training.tasks.classify import Classify
 from pour.unlearning import ForgetRequest, make_method
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def fresh() -> nn.Module:
 
 def test_makes_what_training_without_the_class_makes(digits: ImageDataset, digits_original: nn.Module) -> None:
     run = Run(seed=5, device="cpu", progress=False)
-    expected, log = train_classifier(digits, SHORT, run, arch="resnet-digits", without=["3"])
+    expected, log = Classify().train(digits, SHORT, run, arch="resnet-digits", without=["3"])
     splits = Splits.of(digits, ["3"])
     # No forget images are offered, so none can be seen.
     request = ForgetRequest(

@@ -16,7 +16,7 @@ from pour.models import build_model, find_head
 from pour.models.networks.libraries import installed
 from pour.models.tap import extract_features
 from pour.training import FrozenBackbone, Run, get_recipe
-from pour.training.tasks.classify import evaluation_loader
+from pour.training.tasks.classify import Classify
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ def test_only_the_head_is_trained_and_it_learns(dataset: ImageDataset, weights: 
     before = {key: value.clone() for key, value in encoder(backbone.build()).items()}
     model, log = backbone.train_head(get_recipe("head").change(batch_size=64), run())
     assert all(torch.equal(value, before[key]) for key, value in encoder(model).items())
-    seen = extract_features(model, evaluation_loader(dataset.splits["test"], run()), device="cpu")
+    seen = extract_features(model, Classify().batches(dataset.splits["test"], run()), device="cpu")
     assert (seen.scores.argmax(1) == seen.labels).double().mean() > 0.5
     assert log.losses[-1] < log.losses[0]
     assert pour.models.class_names(model) == dataset.classes
@@ -83,7 +83,7 @@ def test_simplex_head_is_one_and_projection_keeps_every_retained_decision(datase
     assert head.bias is None or not head.bias.any()
     for gone in range(CLASSES):
         forgotten = pour.forget(model, classes=[gone], forgotten_logit="keep")
-        loader = evaluation_loader(dataset.splits["external"], run())
+        loader = Classify().batches(dataset.splits["external"], run())
         before = extract_features(model, loader, device="cpu").scores
         after = extract_features(forgotten, loader, device="cpu").scores
         kept = [index for index in range(CLASSES) if index != gone]
@@ -98,7 +98,7 @@ def test_retraining_changes_the_head_alone(dataset: ImageDataset, weights: Path)
     retrained, _ = backbone.train_head(get_recipe("head"), run(), without=["colour 2"])
     assert all(torch.equal(a, b) for a, b in zip(encoder(original).values(), encoder(retrained).values(), strict=True))
     assert not torch.equal(find_head(original).weight, find_head(retrained).weight)
-    seen = extract_features(retrained, evaluation_loader(dataset.splits["train"], run()), device="cpu")
+    seen = extract_features(retrained, Classify().batches(dataset.splits["train"], run()), device="cpu")
     assert (seen.scores.argmax(1) != 2).all()
 
 

@@ -23,7 +23,7 @@ from pour.models.state import digest
 from pour.models.tap import extract_features
 from pour.training.loop import EpochsOf
 from pour.training.run import Run
-from pour.training.tasks.classify import evaluation_loader
+from pour.training.tasks.classify import Classify
 from pour.unlearning import ForgetRequest, get_method, make_method
 from pour.unlearning.forget_only import ForgetOnlyMethod, masked_divergence
 from pour.unlearning.toolkit.anchors import transformed_copies, with_copies
@@ -56,7 +56,7 @@ def forget(model: nn.Module, dataset: ImageDataset, name: str, **options: Any) -
 
 
 def accuracy(model: nn.Module, split: ImageSplit) -> float:
-    seen = extract_features(model, evaluation_loader(split, RUN))
+    seen = extract_features(model, Classify().batches(split, RUN))
     assert seen.scores.isfinite().all()
     return (seen.scores.argmax(dim=1) == seen.labels).double().mean().item()
 

@@ -19,7 +19,7 @@ from pour.metrics.segmentation import segmentation_scores
 from pour.models import find_head, set_class_names, tap_features
 from pour.models.copy_and_swap import copy_model
 from pour.training import Recipe, Run, fit
-from pour.training.tasks.segment import Segment, class_weights, pixel_loss, scene_batches
+from pour.training.tasks.segment import Segment, class_weights, pixel_loss
 from pour.unlearning import ForgetRequest, make_method
 from pour.unlearning.toolkit.features import class_rows, forgotten_rows, row_distances, row_mean
 from pour.unlearning.toolkit.teachers import without_dropout
@@ -59,7 +59,7 @@ def original(data, train, run) -> nn.Module:
     )
     set_class_names(model, data.classes)
     recipe = Recipe(epochs=25, batch_size=4, optimizer="adamw", lr=0.01)
-    loader = scene_batches(train, run)
+    loader = Segment().batches(train, run)
     fit(model, loader, recipe, run, objective=pixel_loss(class_weights(train)))
     return model
 
@@ -169,7 +169,7 @@ def test_the_means_are_those_of_the_forgotten_cells(original, train, run) -> Non
     head = find_head(original)
     scenes = train.containing([CAR]).only([CAR])
     fitter = ProjectorFitter(classes=[CAR])
-    for rows, labels in class_rows(original, head, scene_batches(scenes, run), (CAR,), run):
+    for rows, labels in class_rows(original, head, Segment().batches(scenes, run), (CAR,), run):
         fitter.update(rows, labels)
     images = torch.tensor(scenes.images).permute(0, 3, 1, 2) / 255
     with torch.no_grad(), tap_features(original) as tap:

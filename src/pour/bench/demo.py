@@ -22,7 +22,7 @@ from pour.report.page.audit_page import ReportedRun, write_report
 from pour.report.pictures import Subject, draw_gallery
 from pour.training.recipes import get_recipe
 from pour.training.run import Run
-from pour.training.tasks.classify import describe_classifier, train_classifier
+from pour.training.tasks.classify import Classify
 from pour.unlearning.request import ForgetRequest
 from pour.unlearning.unlearn import carry_out, make_method
 
@@ -57,8 +57,9 @@ def run_demo(out: Path, *, forget: str, seed: int, progress: bool, console: Cons
     recipe = get_recipe("digits")
     name = splits.forgotten_names[0]
     console.print(f"Training a small ResNet on {len(splits.train.whole)} handwritten digits ...")
-    original, log = train_classifier(dataset, recipe, run, arch="resnet-digits")
-    collapse = describe_classifier(original, dataset, run)["neural_collapse"]
+    task = Classify()
+    original, log = task.train(dataset, recipe, run, arch="resnet-digits")
+    collapse = task.describe(original, dataset, run)["neural_collapse"]
     console.print(
         f"Done in {log.seconds:.1f} s. Neural Collapse: NC1 {collapse['nc1']:.3f}, angles between class means "
         f"{collapse['nc2_angle_mean']:.1f}° ± {collapse['nc2_angle_std']:.1f}° (a simplex: "
@@ -66,7 +67,7 @@ def run_demo(out: Path, *, forget: str, seed: int, progress: bool, console: Cons
     )
     console.print(f"Training it again without {name}, twice: the references of every method ...")
     references = [
-        train_classifier(dataset, recipe, replace(run, seed=seed + number), arch="resnet-digits", without=[name])[0]
+        task.train(dataset, recipe, replace(run, seed=seed + number), arch="resnet-digits", without=[name])[0]
         for number in (1, 2)
     ]
     console.print(f"Forgetting {name} and auditing the results ...")

@@ -5,7 +5,6 @@ from pour.training.loop import BatchNormMode, TrainingLog, classification_loss, 
 from pour.training.recipes import RECIPES, Recipe, get_recipe
 from pour.training.resume import ResumeFile
 from pour.training.run import Precision, Run, resolve_device
-from pour.training.tasks.classify import describe_classifier, train_classifier
 from pour.training.tasks.task import Rows, Score, Task, find_task, get_task, list_tasks, register_task
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "Task",
     "TrainingLog",
     "classification_loss",
-    "describe_classifier",
     "find_task",
     "fit",
     "get_recipe",
@@ -29,5 +27,4 @@ __all__ = [
     "list_tasks",
     "register_task",
     "resolve_device",
-    "train_classifier",
 ]

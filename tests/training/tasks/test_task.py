@@ -12,7 +12,7 @@ from pour.data.loader import NO_LABEL
 from pour.errors import UsageError
 from pour.training import Recipe, Run
 from pour.training.tasks import task as tasks
-from pour.training.tasks.classify import Classify, train_classifier
+from pour.training.tasks.classify import Classify
 from pour.training.tasks.task import find_task, get_task, list_tasks, register_task
 
 
@@ -85,12 +85,12 @@ def test_rows_and_answers_of_images_and_scenes() -> None:
     assert get_task("segment").confusion(scores, masks).tolist() == [[[0, 0], [0, 1]], [[0, 1], [0, 0]]]
 
 
-def test_the_trainer_gives_what_train_classifier_gives() -> None:
+def test_a_task_by_name_trains_the_same_network_again() -> None:
     digits = pour.load_dataset("digits")
     recipe = Recipe(steps=3, batch_size=16, lr=0.1, augment=False)
     run = Run(seed=1, device="cpu", progress=False)
     first, _ = get_task("classify").train(digits, recipe, run, arch="resnet-digits", without=["3"])
-    second, _ = train_classifier(digits, recipe, run, arch="resnet-digits", without=["3"])
+    second, _ = Classify().train(digits, recipe, run, arch="resnet-digits", without=["3"])
     for one, other in zip(first.state_dict().values(), second.state_dict().values(), strict=True):
         assert torch.equal(one, other)
 

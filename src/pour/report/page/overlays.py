@@ -18,7 +18,7 @@ from pour.report.figures.masks import SegmentationData, draw_segmentation
 from pour.report.figures.saving import save_figure
 from pour.report.page.sections import FigureSection
 from pour.report.pictures import Gallery, register_pictures
-from pour.training.tasks.segment import scene_batches
+from pour.training.tasks.task import get_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,10 @@ def _predictions(model: nn.Module, scenes: Scenes, run: Run) -> NDArray[np.int64
     """Return the class that ``model`` predicts for each pixel, (n, H, W)."""
     network = unwrap(model)
     with on_device(network, run.torch_device), evaluating(network), torch.inference_mode():
-        masks = [scores_of(network(to_unit(images))).argmax(dim=1).cpu() for images, _ in scene_batches(scenes, run)]
+        masks = [
+            scores_of(network(to_unit(images))).argmax(dim=1).cpu()
+            for images, _ in get_task("segment").batches(scenes, run)
+        ]
     predicted: NDArray[np.int64] = torch.cat(masks).numpy()
     return predicted
 

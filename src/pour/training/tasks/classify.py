@@ -12,7 +12,7 @@ from pour.data.classes import resolve_classes
 from pour.data.dataset import ImageDataset, ImageSplit
 from pour.data.digest import split_digest
 from pour.data.registry import is_segmentation, load_dataset
-from pour.data.splits import Part, Splits
+from pour.data.splits import Part
 from pour.errors import UsageError
 from pour.geometry.collapse import neural_collapse
 from pour.models.head import find_head
@@ -31,13 +31,11 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pour.data.classes import ClassRequest
-    from pour.data.loader import EpochLoader
-    from pour.data.samples import IndexedSamples
     from pour.training.loop import TrainingLog
     from pour.training.recipes import Recipe
     from pour.training.run import Run
 
-__all__ = ["Classify", "Images", "describe_classifier", "evaluation_loader", "train_classifier"]
+__all__ = ["Classify", "Images"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +87,27 @@ class Images(Task[ImageDataset, ImageSplit]):
     def describe(
         self, model: nn.Module, dataset: ImageDataset, run: Run, *, without: ClassRequest = ()
     ) -> dict[str, Any]:
-        return describe_classifier(model, dataset, run, without=without)
+        """Return the accuracy on every split and Neural Collapse on the training images, ready for JSON.
+
+        Images of the classes in ``without`` count as ``forgotten`` only.
+        """
+        forgotten = self.left_out(dataset, without)
+        accuracy: dict[str, float] = {}
+        collapse: dict[str, float | None] = {}
+        for name, split in dataset.splits.items():
+            tapped = extract_features(model, self.batches(split, run), device=run.torch_device)
+            is_right = tapped.scores.argmax(dim=1) == tapped.labels
+            is_forgotten = self.belongs(tapped.labels, forgotten)
+            accuracy[name] = is_right[~is_forgotten].double().mean().item()
+            if forgotten:
+                accuracy[f"{name}_forgotten"] = is_right[is_forgotten].double().mean().item()
+            if name == "train":
+                head = find_head(model)
+                weight = head.weight.to(tapped.features.device)
+                bias = None if head.bias is None else head.bias.to(weight.device)
+                features, labels = tapped.features[~is_forgotten], tapped.labels[~is_forgotten]
+                collapse = neural_collapse(features, labels, weight, bias).to_dict()
+        return {"accuracy": accuracy, "neural_collapse": collapse}
 
     def summary(self, described: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         return ("split", "accuracy"), [(name, f"{value:.2%}") for name, value in described["accuracy"].items()]
@@ -183,67 +201,3 @@ def _backbone(
     dataset: ImageDataset, arch: str, weights: str, image_size: int | None, head: HeadShape
 ) -> FrozenBackbone:
     return FrozenBackbone(dataset, arch, weights, image_size, head)
-
-
-def train_classifier(
-    dataset: ImageDataset,
-    recipe: Recipe,
-    run: Run,
-    *,
-    arch: str = "resnet18",
-    without: ClassRequest = (),
-    weights: str | Path | None = None,
-    image_size: int | None = None,
-    resume: Path | None = None,
-    resume_seconds: float = 20.0,
-) -> tuple[nn.Module, TrainingLog]:
-    """Train ``arch`` on a dataset from scratch or from ``weights``; see :meth:`Task.train` for the other arguments.
-
-    Args:
-        dataset: Training images.
-        recipe: Optimiser, schedule and length of the training.
-        run: Seed, device, precision and progress bar.
-        arch: A name from :func:`pour.list_models`.
-        without: Classes whose images are left out, by name or index.
-        weights: A file of weights to start from, or a name of :data:`pour.models.PRETRAINED`.
-        image_size: Size to which a network of another library resizes images.
-        resume: File that keeps the state of an unfinished training. The same call resumes it.
-        resume_seconds: Shortest time between two writes of that file.
-    """
-    task = Classify(weights=None if weights is None else str(weights), image_size=image_size)
-    return task.train(dataset, recipe, run, arch=arch, without=without, resume=resume, resume_seconds=resume_seconds)
-
-
-def evaluation_loader(split: IndexedSamples, run: Run) -> EpochLoader:
-    """Return batches of the images of a split in their order, without augmentation."""
-    return split.batches(Classify.batch_size(run), run.torch_device)
-
-
-def describe_classifier(
-    model: nn.Module, dataset: ImageDataset, run: Run, *, without: ClassRequest = ()
-) -> dict[str, Any]:
-    """Return the accuracy on every split and Neural Collapse on the training images, ready for JSON.
-
-    Images of the classes in ``without`` count as ``forgotten`` and for nothing else.
-    """
-    forgotten = _resolve(dataset, without)
-    accuracy: dict[str, float] = {}
-    collapse: dict[str, float | None] = {}
-    for name, split in dataset.splits.items():
-        seen = extract_features(model, evaluation_loader(split, run), device=run.torch_device)
-        right = seen.scores.argmax(dim=1) == seen.labels
-        left_out = torch.isin(seen.labels, torch.tensor(forgotten, device=seen.labels.device))
-        accuracy[name] = right[~left_out].double().mean().item()
-        if forgotten:
-            accuracy[f"{name}_forgotten"] = right[left_out].double().mean().item()
-        if name == "train":
-            head = find_head(model)
-            kept = ~left_out
-            weight = head.weight.to(seen.features.device)
-            bias = None if head.bias is None else head.bias.to(weight.device)
-            collapse = neural_collapse(seen.features[kept], seen.labels[kept], weight, bias).to_dict()
-    return {"accuracy": accuracy, "neural_collapse": collapse}
-
-
-def _resolve(dataset: ImageDataset, without: ClassRequest) -> tuple[int, ...]:
-    return Splits.of(dataset, without).forgotten if without not in ((), []) else ()

@@ -36,11 +36,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pour.data.classes import ClassRequest
-    from pour.data.loader import EpochLoader
     from pour.models.head import Head
     from pour.training.run import Run
 
-__all__ = ["Segment", "class_weights", "pixel_loss", "scene_batches"]
+__all__ = ["Segment", "class_weights", "pixel_loss"]
 
 # Scores at full size fill the memory: one per class and pixel.
 _GPU_BATCH = 32
@@ -256,8 +255,3 @@ def pixel_loss(weights: Tensor | None = None) -> Callable[[nn.Module, Tensor, Te
         return F.cross_entropy(scores, labels, weight=weights, ignore_index=NO_LABEL)
 
     return objective
-
-
-def scene_batches(scenes: Scenes, run: Run) -> EpochLoader:
-    """Return batches of the scenes in their order, without augmentation."""
-    return scenes.batches(Segment.batch_size(run), run.torch_device)

@@ -174,6 +174,10 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
     def classes(self, dataset: DatasetT, request: ClassRequest) -> tuple[int, ...]:
         """Return the indices of the classes that ``request`` names."""
 
+    def left_out(self, dataset: DatasetT, without: ClassRequest) -> tuple[int, ...]:
+        """Return the indices of the classes that a training leaves out, which may be none."""
+        return () if without in ((), []) else self.classes(dataset, without)
+
     @abstractmethod
     def belongs(self, labels: Tensor, classes: Collection[int]) -> Tensor:
         """Return whether each sample of a batch shows one of ``classes``: (n,) boolean.
@@ -342,7 +346,7 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
         """
         if self.is_quick(arch):
             return self.train_quickly(dataset, recipe, run, arch, without)
-        left_out = () if without in ((), []) else self.classes(dataset, without)
+        left_out = self.left_out(dataset, without)
         samples = self.split(dataset, "train")
         if left_out:
             samples = samples.without(left_out)
