@@ -5,13 +5,25 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 import warnings
+from typing import TYPE_CHECKING
 from unittest import mock
 
-from pour.cli import main
+from typer.testing import CliRunner
 
+from pour.cli import main, make_app
+from pour.errors import UsageError
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+UNREAD = "has no use"
+"""Words of the message about a flag that a command does not read."""
+GREY = {"in_channels": 1, "image_size": 8}
+"""Options of a network for the digits."""
 # Each worker of the tests has one core.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
 
@@ -47,3 +59,58 @@ def here(*arguments: object) -> subprocess.CompletedProcess[str]:
         except SystemExit as ended:
             code = ended.code
     return subprocess.CompletedProcess(given, int(code or 0), out.getvalue(), complaints.getvalue())  # type: ignore[call-overload]
+
+
+class ReachedError(Exception):
+    """Raised in place of the work of a command."""
+
+
+def call(*arguments: object) -> Result:
+    """Run a command in this process and keep its exception."""
+    given = list(map(str, arguments))
+    return CliRunner().invoke(make_app(given), given)
+
+
+def succeed_here(*arguments: object) -> Result:
+    """Run a command in this process, which must succeed."""
+    done = call(*arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done
+
+
+def refusal(*arguments: object) -> str:
+    """Return the message of a command that must be refused."""
+    done = call(*arguments)
+    assert isinstance(done.exception, UsageError), (done.output, done.exception)
+    return str(done.exception)
+
+
+def help_of(*arguments: object) -> str:
+    """Return the help of a command without its frames."""
+    text = succeed_here(*arguments, "--help").output
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", text).split())
+
+
+def succeed(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command in a new process, which must succeed."""
+    done = process(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def show(*arguments: object) -> str:
+    """Return the output of a short command, which must succeed."""
+    done = here(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def complaint(done: subprocess.CompletedProcess[str], code: int = 2) -> str:
+    """Return the message of a command that failed with this exit code: one sentence."""
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("pour: ")
+    assert lines[0].endswith((".", "?"))
+    return lines[0]
