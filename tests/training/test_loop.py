@@ -349,7 +349,7 @@ def test_bad_use():
         fit(make_model().requires_grad_(False), make_loader(), Recipe(epochs=1), quiet())
     with pytest.raises(UsageError, match="no batches"):
         fit(make_model(), [], Recipe(epochs=1), quiet())
-    with pytest.raises(UsageError, match="what was given is a stream"):
+    with pytest.raises(UsageError, match="a stream has none"):
         fit(make_model(), iter([]), Recipe(epochs=1), quiet())
     with pytest.raises(UsageError, match="no recipe 'x'; the recipes are fast, long"):
         get_recipe("x")

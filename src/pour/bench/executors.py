@@ -1,4 +1,4 @@
-"""Who does the tasks of a grid: this process, several of this machine, or Ray's workers on several machines."""
+"""Run the tasks of a grid: in this process, in several processes, or in Ray's workers on several machines."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Crew", "Worker", "check_ray", "crew"]
 
-# Seconds until a machine that does not answer counts as absent.
+# Seconds until a machine without an answer counts as absent.
 _PATIENCE = 10.0
 Task = TypeVar("Task")
 _Task = TypeVar("_Task", contravariant=True)
 Crew: TypeAlias = "Callable[[Iterable[Task]], Iterator[Task]]"
-"""Does tasks, and gives each back as it is done. Processes of this machine begin at the call, others when asked."""
+"""Runs tasks and yields each finished task. Processes of this machine start at the call, other workers at iteration."""
 
 
 class Worker(Protocol[_Task]):
-    """Does tasks one after the other, and may keep things in memory between them."""
+    """Runs tasks one after the other, and can keep data in memory between them."""
 
     def prepare(self) -> None:
-        """Load what every task needs; several workers do so at once, before there are tasks."""
+        """Load the data of every task. Several workers do so at once, before the first task."""
         ...
 
     def do(self, task: _Task, /) -> None:
-        """Do one; what comes of it goes to files that everybody sees."""
+        """Run a task, whose results are files that all workers can read."""
         ...
 
 
@@ -47,13 +47,14 @@ class Worker(Protocol[_Task]):
 def crew(
     start: Callable[[], Worker[Task]], *, device: str | None, jobs: int, ray: str | None = None
 ) -> Iterator[Crew[Task]]:
-    """Yield a function that does tasks and gives each back as it is done.
+    """Yield a function that runs tasks and yields each finished task.
 
     Args:
-        start: makes a worker, in whatever process it is to live in.
-        device: what the workers compute on; None where it is theirs to find out.
-        jobs: how many workers.
-        ray: the address of a Ray cluster ("auto" finds the one of this machine, "local" starts one); None stays here.
+        start: Makes a worker, in the process of the worker.
+        device: Device of the workers; None lets each worker choose.
+        jobs: Number of workers.
+        ray: Address of a Ray cluster ("auto" finds the cluster of this machine, "local" starts one); None uses
+            processes of this machine.
     """
     if ray is not None:
         with _on_ray(start, device, jobs, ray) as do:
@@ -83,9 +84,9 @@ _worker: Worker[Any] | None = None
 def _in_processes(start: Callable[[], Worker[Task]], device: str | None, jobs: int) -> Iterator[Crew[Task]]:
     threads = torch.get_num_threads()
     if device is not None and device.startswith("cuda"):
-        # The GPU computes; the processes would only be in each other's way.
+        # The GPU computes, and threads of several processes would only slow each other down.
         threads = max(1, threads // jobs)
-    # Spawned, because a forked process cannot use a GPU that its parent has touched.
+    # Spawned, because a forked process cannot use a GPU that its parent has used.
     pool = ProcessPoolExecutor(
         max_workers=jobs,
         mp_context=multiprocessing.get_context("spawn"),
@@ -94,20 +95,20 @@ def _in_processes(start: Callable[[], Worker[Task]], device: str | None, jobs: i
     )
 
     def do(tasks: Iterable[Task]) -> Iterator[Task]:
-        with _telling_of_the_dead():
+        with _report_dead_workers():
             waiting = {pool.submit(_do, task): task for task in tasks}
         return finished(waiting)
 
     def finished(waiting: dict[Future[None], Task]) -> Iterator[Task]:
         for future in as_completed(waiting):
-            with _telling_of_the_dead():
+            with _report_dead_workers():
                 future.result()
             yield waiting[future]
 
     try:
-        with _telling_of_the_dead():
+        with _report_dead_workers():
             for _ in range(jobs):
-                # Starts a process each; what fails here fails again, and is told of, with the first task.
+                # Each call starts a process. A failure here repeats, and is reported, with the first task.
                 pool.submit(_prepare)
         yield do
     finally:
@@ -115,19 +116,19 @@ def _in_processes(start: Callable[[], Worker[Task]], device: str | None, jobs: i
 
 
 @contextlib.contextmanager
-def _telling_of_the_dead() -> Iterator[None]:
+def _report_dead_workers() -> Iterator[None]:
     try:
         yield
     except BrokenProcessPool as error:
         raise PourError(
-            "A worker process ended by itself, perhaps for want of memory; finished cells are kept. Start again with "
-            "fewer jobs."
+            "A worker process ended by itself, perhaps out of memory; finished cells are kept. Start again with fewer "
+            "jobs."
         ) from error
 
 
 def _start(start: Callable[[], Worker[Any]], threads: int) -> None:
     global _worker
-    # On a CPU as many threads as alone, so that a cell's bytes do not depend on who made it.
+    # On a CPU, each worker has the threads of a single process, so that the bytes of a cell do not depend on the worker.
     torch.set_num_threads(threads)
     keep_freed_memory()
     _worker = start()
@@ -135,7 +136,7 @@ def _start(start: Callable[[], Worker[Any]], threads: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process once its parent is gone, killed ones included; a pool's workers would wait for ever."""
+    """End this process after its parent, also after a killed parent. Workers of a pool would wait forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -157,7 +158,7 @@ def _mine() -> Worker[Any]:
 
 
 class _RayWorker:
-    """A worker that lives on one of Ray's machines."""
+    """Worker on one of Ray's machines."""
 
     def __init__(self, start: Callable[[], Worker[Any]], threads: int) -> None:
         torch.set_num_threads(threads)
@@ -173,15 +174,15 @@ def _on_ray(start: Callable[[], Worker[Task]], device: str | None, jobs: int, ad
     ray = _import_ray()
     started = not ray.is_initialized()
     if started:
-        here = {"num_cpus": jobs} if address == "local" else {}
+        resources = {"num_cpus": jobs} if address == "local" else {}
         try:
-            ray.init(address=address, log_to_driver=False, include_dashboard=False, **here)
+            ray.init(address=address, log_to_driver=False, include_dashboard=False, **resources)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UsageError(f"There is no Ray cluster at {address} ({error}); start one with ray start.") from error
     workers: list[Any] = []
     try:
         resources = ray.cluster_resources()
-        # Ray hides the GPUs from a worker that does not ask for one.
+        # Ray hides the GPUs from a worker that does not request one.
         with_gpu = "GPU" in resources if device is None else device.startswith("cuda")
         room = int(resources.get("GPU" if with_gpu else "CPU", 0))
         if jobs > room:
@@ -210,7 +211,7 @@ def _on_ray(start: Callable[[], Worker[Task]], device: str | None, jobs: int, ad
 
 
 def check_ray(address: str) -> None:
-    """Raise where an address cannot be that of a Ray cluster; Ray itself would try for ten minutes.
+    """Raise UsageError unless a Ray cluster can have this address. Ray itself would try for ten minutes.
 
     Args:
         address: auto, local, HOST:PORT or ray://HOST:PORT.

@@ -1,4 +1,4 @@
-"""Compiling the part of a network before its head, so that methods may still look at what the head sees."""
+"""Compile the part of a network before its head, so that methods can still read the features of the head."""
 
 from __future__ import annotations
 
@@ -19,27 +19,26 @@ if TYPE_CHECKING:
 
 __all__ = ["compiled_encoder"]
 
-# What networks call the method that goes up to the head: ours, and timm's.
+# Name of the method that computes the features, in networks of pour and of timm.
 _METHODS = ("features", "forward_features")
-# One for each batch size and mode of BatchNorm that the methods of a process train with.
+# One variant per batch size and BatchNorm mode that the methods of a process train with.
 _MOST_VARIANTS = 64
-# A step may hold batches of two sizes; a size that is not among so many before it is rare.
+# A step can have batches of two sizes. A batch size is rare if none of the previous two batches had it.
 _SIZES_AT_ONCE = 2
 
 
 @contextlib.contextmanager
 def compiled_encoder(model: nn.Module) -> Iterator[bool]:
-    """While the block runs, the method of ``model`` that goes up to its head is compiled.
+    """Compile the method of ``model`` that computes the features of the head, inside the block.
 
-    A whole compiled network would not run the hooks that tap its features. What was compiled for one network serves
-    every other one of the same build in the process, so that a grid of methods pays once. The network must not be
-    copied meanwhile.
+    A whole compiled network would not run the hooks that read its features. Networks of one architecture share the
+    compiled code in a process, so that a grid of methods compiles once. The network must not be copied in the block.
 
     Raises:
-        UsageError: there is no C++ compiler on this machine.
+        UsageError: This machine has no C++ compiler.
 
     Yields:
-        Whether there is such a method; a network that goes to its scores in one piece runs as it is.
+        Whether the network has such a method. A network without it runs uncompiled.
     """
     for module in model.modules():
         name = next((name for name in _METHODS if callable(getattr(type(module), name, None))), None)

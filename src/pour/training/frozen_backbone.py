@@ -1,4 +1,4 @@
-"""Training the head of a pretrained network alone, on features that are computed once."""
+"""Train only the head of a pretrained network, on features that are computed once."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ if TYPE_CHECKING:
 __all__ = ["FrozenBackbone", "HeadShape"]
 
 HeadShape = Literal["free", "simplex"]
-"""free: any weights. simplex: rows at equal angles and of equal norm, no bias, as Neural Collapse would make them."""
+"""free: any weights. simplex: rows at equal angles and of equal norm, no bias, as after Neural Collapse."""
 
 _GPU_BATCH = 1000
 _CPU_BATCH = 64
-# The root mean square norm that features are scaled to for the optimisation, so that a recipe's learning rate and
-# weight decay mean the same for every backbone; the head takes the scale into its weights afterwards.
+# Root mean square norm of the features during the optimisation, so that a recipe's learning rate and weight decay have
+# the same effect for every backbone. Afterwards the weights of the head contain the scale.
 _FEATURE_NORM = 4.0
 
 
 @dataclass(eq=False)
 class FrozenBackbone:
-    """A network whose encoder stays as its file of weights says; heads are trained on its features in seconds.
+    """A network with a fixed encoder. Its heads are trained on its features in seconds.
 
-    The features of the training images, un-augmented, are computed when the first head needs them and kept: an original
-    and its retrained reference share them, and have the same encoder to the last bit.
+    The features of the training images without augmentation are computed once. An original and its retrained reference
+    share them, and their encoders are equal to the last bit.
 
     Args:
-        dataset: what to train on.
-        arch: a name from :func:`pour.list_models` of another library's network.
-        weights: a file, or a name of :data:`pour.models.PRETRAINED`. A classifier in it is left out.
-        image_size: the size that images are brought to on the device, inside the network; by default its own.
-        head: what the rows of the head may be, see :data:`HeadShape`.
+        dataset: Training images.
+        arch: Name of a network of another library, from :func:`pour.list_models`.
+        weights: File of weights, or a name of :data:`pour.models.PRETRAINED`. A classifier in it is left out.
+        image_size: Size to which the network resizes images on the device; by default its native size.
+        head: Shape of the head, see :data:`HeadShape`.
     """
 
     dataset: ImageDataset
@@ -73,11 +73,11 @@ class FrozenBackbone:
             raise UsageError(f"The head must be free or simplex, but is {self.head!r}.")
 
     def build(self) -> nn.Module:
-        """The network with a head of zeros, in evaluation mode."""
+        """Return the network with a head of zeros, in evaluation mode."""
         if self._network is None:
             height, _, channels = self.dataset.image_shape
             with warnings.catch_warnings():
-                # A classifier of other classes is what one expects to find here.
+                # Pretrained weights usually contain a classifier of other classes.
                 warnings.filterwarnings("ignore", message=".* holds no classifier for ")
                 network = build_model(
                     self.arch,
@@ -96,29 +96,29 @@ class FrozenBackbone:
         return copy_model(self._network)
 
     def train_head(self, recipe: Recipe, run: Run, *, without: ClassRequest = ()) -> tuple[nn.Module, TrainingLog]:
-        """A network with a newly trained head; with ``without``, the retrained reference.
+        """Return a network with a newly trained head; with ``without``, the retrained reference.
 
-        The head is multinomial logistic regression in float32. A frozen encoder cannot collapse, so nothing makes the
-        rows of a free head a simplex, and projecting one of them out moves the others unevenly. A simplex head has
-        W = s T U^T with the simplex's coordinates T (C, C-1) and orthonormal columns U (d, C-1) that are trained:
-        then the retained decisions under POUR-P are exact, whatever the features. This changes the training of the
-        original, which POUR does not ask for; say so beside results.
+        The head is multinomial logistic regression in float32. A frozen encoder cannot collapse, so the rows of a free
+        head are no simplex, and the projection of one row moves the other rows unevenly. A simplex head has
+        W = s T U^T with the simplex's coordinates T (C, C-1) and trained orthonormal columns U (d, C-1). Then POUR-P
+        keeps the decisions between retained classes exactly, for all features. POUR does not need a simplex head, so
+        results must report it.
 
         Args:
-            recipe: how; its ``augment`` must be off, for the features are computed once.
-            run: seed, device, progress.
-            without: classes whose images are left out, by name or index.
+            recipe: Training; ``augment`` must be off, because the features are computed once.
+            run: Seed, device, progress bar.
+            without: Classes whose images are left out, by name or index.
         """
         if recipe.augment:
             raise UsageError(
                 f"The recipe {recipe.name!r} augments images, but a frozen backbone sees each of them once; "
                 "use the recipe head."
             )
-        features, labels = self._seen(run)
+        features, labels = self._training_features(run)
         if without not in ((), []):
             forgotten = torch.tensor(Splits.of(self.dataset, without).forgotten, device=labels.device)
-            kept = ~torch.isin(labels, forgotten)
-            features, labels = features[kept], labels[kept]
+            retained = ~torch.isin(labels, forgotten)
+            features, labels = features[retained], labels[retained]
         scale = _FEATURE_NORM / features.square().sum(dim=1).mean().sqrt()
         model = self.build()
         layer = find_head(model).layer
@@ -138,7 +138,7 @@ class FrozenBackbone:
         return model, log
 
     def save_head(self, model: nn.Module, path: Path) -> None:
-        """Write only the head of one of this backbone's networks; the rest is in the file of weights."""
+        """Write only the head of a network. The file of weights contains the encoder."""
         state = {
             name: tensor.detach().cpu().contiguous() for name, tensor in find_head(model).layer.state_dict().items()
         }
@@ -146,13 +146,13 @@ class FrozenBackbone:
             save_file(state, temporary)
 
     def load_head(self, path: Path) -> nn.Module:
-        """The network with the head that :meth:`save_head` wrote."""
+        """Return the network with the head that :meth:`save_head` wrote."""
         model = self.build()
         load_into(find_head(model).layer, read_state_dict(path), source=str(path))
         return model
 
-    def _seen(self, run: Run) -> tuple[Tensor, Tensor]:
-        """Features of the training images, (n, d) in float32 on the run's device, and their labels."""
+    def _training_features(self, run: Run) -> tuple[Tensor, Tensor]:
+        """Return features of the training images, (n, d) in float32 on the run's device, and their labels."""
         device = run.torch_device
         split = self.dataset.splits["train"]
         if device not in self._features:
@@ -182,7 +182,7 @@ class _FreeHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(classes))
 
     def matrix(self) -> Tensor:
-        """W, (C, d)."""
+        """Return W, (C, d)."""
         return self.weight
 
     def forward(self, features: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ class _FreeHead(nn.Module):
 
 
 class _SimplexHead(nn.Module):
-    """``s T U^T z``: rows of equal norm and equal angles that sum to zero."""
+    """``s T U^T z``. The rows have equal norms and equal angles, and sum to zero."""
 
     corners: Tensor
 
@@ -204,8 +204,8 @@ class _SimplexHead(nn.Module):
         self.register_buffer("corners", torch.linalg.qr(centred[:, :-1]).Q)
 
     def matrix(self) -> Tensor:
-        """W, (C, d)."""
-        # Gram and Schmidt's way, because a library's decomposition may not be captured in a CUDA graph.
+        """Return W, (C, d)."""
+        # Gram-Schmidt, because a CUDA graph cannot capture the decomposition of a library.
         rows: list[Tensor] = []
         for column in self.columns.unbind(dim=1):
             if rows:
@@ -220,7 +220,7 @@ class _SimplexHead(nn.Module):
 
 
 class _FeatureBatches:
-    """Shuffled batches of rows that are on the device already; the order comes from seed and epoch alone."""
+    """Shuffled batches of feature vectors on the device. Only seed and epoch decide the order."""
 
     def __init__(self, features: Tensor, labels: Tensor, *, batch_size: int, seed: int) -> None:
         self._features, self._labels = features, labels
@@ -231,7 +231,7 @@ class _FeatureBatches:
         return len(self._features) // self.batch_size
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
-        """The whole batches of epoch ``number``."""
+        """Yield the full batches of epoch ``number``."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + number)
         order = torch.randperm(len(self._features), generator=generator).to(self._features.device)
         for start in range(0, len(self) * self.batch_size, self.batch_size):

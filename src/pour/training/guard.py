@@ -1,4 +1,4 @@
-"""Stops an optimisation that has run away, and says where."""
+"""Stop an optimisation that diverges."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _EXPLOSION = 100.0
 
 
 class DivergenceGuard:
-    """Raises when a loss is not finite, or a hundred times larger than the largest of the first five (and than 1).
+    """Raise DivergenceError for a loss that is not finite, or over 100 times the largest of the first five and of 1.
 
-    Of the first five, each is held against those before it. The sign is ignored, so that an ascent, whose loss falls
-    without end, is caught as well.
+    Each of the first five losses is compared with the losses before it. Signs are ignored, so that the check also stops
+    an ascent, whose loss falls without limit.
 
     Example:
         >>> guard = DivergenceGuard()
@@ -41,7 +41,7 @@ class DivergenceGuard:
         self._scale = 1.0
 
     def check(self, losses: Sequence[float], *, first_step: int, learning_rates: Sequence[float]) -> None:
-        """Look at the losses of the steps from ``first_step`` on."""
+        """Check the losses of the steps from ``first_step`` on."""
         for step, (loss, rate) in enumerate(zip(losses, learning_rates, strict=True), start=first_step):
             if not math.isfinite(loss):
                 raise DivergenceError(
@@ -58,9 +58,9 @@ class DivergenceGuard:
 
 
 def check_sound(model: nn.Module, images: Tensor) -> None:
-    """Raise where a trained model's scores on some images are no longer finite; they must be where the model is.
+    """Raise DivergenceError if a trained model's scores of ``images`` are not finite; both are on one device.
 
-    A loss is measured before its step, so nobody has looked at what the last step made.
+    A loss is measured before its step, so no loss checks the weights after the last step.
     """
     with evaluating(model), torch.inference_mode():
         highest = scores_of(model(to_unit(images))).amax(dim=1)

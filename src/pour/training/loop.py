@@ -41,32 +41,32 @@ __all__ = [
 ]
 
 BatchNormMode = Literal["train", "frozen"]
-# Reading a loss makes the host wait for the GPU, so losses are read and judged in groups.
+# Reading a loss makes the host wait for the GPU, so losses are read and checked in groups.
 _STEPS_BETWEEN_READS = 50
-# Compilation takes about twenty seconds; below this many images it does not pay.
+# Compilation takes about twenty seconds, which a training on fewer images does not save.
 _IMAGES_WORTH_COMPILING = 1_000_000
 
 
 @runtime_checkable
 class Epochs(Protocol):
-    """Batches that can be asked for epoch by epoch; a :class:`~pour.data.loader.DeviceLoader` is one."""
+    """Batches by epoch, such as a :class:`~pour.data.loader.DeviceLoader`."""
 
     def __len__(self) -> int:
-        """Batches to an epoch."""
+        """Return the number of batches per epoch."""
         ...
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
-        """The batches of epoch ``number``, the same at every call."""
+        """Yield the batches of epoch ``number``, the same at every call."""
         ...
 
 
 def is_epochs(batches: object) -> TypeGuard[Epochs]:
-    """Whether batches can be asked for epoch by epoch; a loader of somebody else's may only have the name for it."""
+    """Return whether ``batches`` has the method ``epoch``. Other loaders may have an attribute with this name."""
     return isinstance(batches, Epochs) and callable(batches.epoch)
 
 
 def as_epochs(batches: Epochs | Iterable[Any], run: Run) -> Epochs:
-    """Batches that can be asked for epoch by epoch, be they ours or the user's own."""
+    """Return ``batches`` as batches by epoch. Raise UsageError for an empty loader."""
     epochs = batches if is_epochs(batches) else EpochsOf(cast("Iterable[Any]", batches), run.seed)
     if not len(epochs):
         raise UsageError("There are no batches to train on.")
@@ -75,37 +75,37 @@ def as_epochs(batches: Epochs | Iterable[Any], run: Run) -> Epochs:
 
 @dataclass
 class TrainingLog:
-    """What happened in a run."""
+    """Losses, times and number of images of a run."""
 
     losses: list[float] = field(default_factory=list)
-    """The loss of every step."""
+    """Loss of every step."""
     epoch_seconds: list[float] = field(default_factory=list)
-    """The time of every epoch; the first includes compilation."""
+    """Time of every epoch. The first includes compilation."""
     images: int = 0
-    """Images seen since the last (re)start."""
+    """Number of images since the last (re)start."""
     seconds: float = 0.0
-    """Time of the loop, compilation included, over all (re)starts."""
+    """Time of the loop with compilation, over all (re)starts."""
 
     @property
     def images_per_second(self) -> float | None:
-        """Training speed after the first epoch, the one that compiles; None for a single epoch."""
+        """Training speed after the first epoch, which includes compilation. None for a single epoch."""
         later = self.epoch_seconds[1:]
         if not later:
             return None
         return self.images / len(self.epoch_seconds) * len(later) / sum(later)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+        """Return all fields and the speed, ready for JSON."""
         return {**asdict(self), "images_per_second": self.images_per_second}
 
 
 def classification_loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of the model's scores; byte images are brought to [0, 1] first."""
+    """Return the cross-entropy of the model's scores. Byte images are first scaled to [0, 1]."""
     return F.cross_entropy(scores_of(model(to_unit(images))), labels)
 
 
 def set_training_mode(model: nn.Module, batch_norm: BatchNormMode) -> None:
-    """Put the model in training mode, BatchNorm's running statistics moving or frozen (its affine part trains)."""
+    """Put the model into training mode; BatchNorm updates its running statistics or keeps them. Its weights train."""
     model.train()
     if batch_norm == "frozen":
         for module in model.modules():
@@ -131,27 +131,27 @@ def fit(
 ) -> TrainingLog:
     """Optimise ``model`` in place.
 
-    Only parameters with ``requires_grad`` move. The model ends on the run's device, in evaluation mode.
+    Only parameters with ``requires_grad`` change. The model ends on the run's device, in evaluation mode.
 
     Args:
-        model: what to train.
-        batches: a DeviceLoader, or any sized iterable of tuples of tensors such as a DataLoader.
-        recipe: how.
-        run: seed, device, precision, progress.
-        objective: ``objective(model, *batch)`` gives the loss of a batch.
-        batch_norm: let BatchNorm's running statistics move, or freeze them.
-        compile: use ``torch.compile``; by default on a GPU, where the run is long enough to pay for it. "encoder"
-            leaves the head out, for objectives that tap the features.
-        graph: capture whole steps as CUDA graphs; by default on a GPU. The objective must then not wait for the GPU.
-        lr_factor: by a parameter's name, what its learning rate is multiplied with; by default 1 for all.
-        rate: the learning rate of a step, counted from 0; by default the recipe's schedule.
-        optimizer: an optimiser from :func:`~pour.training.step.make_optimizer` whose momentum is to go on; by default a
-            new one over all parameters that require gradients.
-        resume: the file that lets a killed run go on.
-        description: what the progress bar says.
+        model: Network to train.
+        batches: DeviceLoader, or an iterable of tuples of tensors with a length, such as a DataLoader.
+        recipe: Optimiser, schedule and length of the training.
+        run: Seed, device, precision, progress bar.
+        objective: ``objective(model, *batch)`` returns the loss of a batch.
+        batch_norm: Update BatchNorm's running statistics, or freeze them.
+        compile: Use ``torch.compile``; by default for long runs on a GPU. "encoder" leaves the head out, for objectives
+            that read the features.
+        graph: Capture whole steps as CUDA graphs; by default on a GPU. The objective must then not wait for the GPU.
+        lr_factor: Returns the factor of the learning rate for the name of a parameter; by default 1.
+        rate: Returns the learning rate of a step, counted from 0; by default the recipe's schedule.
+        optimizer: Optimiser from :func:`~pour.training.step.make_optimizer` whose momentum continues; by default a new
+            one over all parameters that require gradients.
+        resume: File with which a killed run resumes.
+        description: Text of the progress bar.
 
     Raises:
-        DivergenceError: the loss became NaN or exploded.
+        DivergenceError: The loss became NaN or exploded.
     """
     epochs = as_epochs(batches, run)
     device = run.torch_device
@@ -212,11 +212,11 @@ def _run_epochs(
 ) -> None:
     last_save = started = time.perf_counter()
     before = log.seconds
-    # A method that trains in rounds has a run of each: what is dropped must not be the same in all of them.
+    # A method that trains in rounds has one run per round. Dropout must differ between the rounds.
     salt = [run.steps] if run.steps else []
     for number in range(done // len(epochs), -(-total // len(epochs))):
         epoch_started = time.perf_counter()
-        # Dropout and its like must not depend on where a run was interrupted.
+        # Random layers such as dropout must not depend on the step at which a run was interrupted.
         torch.manual_seed(int(np.random.SeedSequence([run.seed, number, *salt]).generate_state(1)[0]))
         for batch in epochs.epoch(number):
             if done == total:
@@ -228,7 +228,7 @@ def _run_epochs(
             done += 1
             if run.on_step is not None:
                 run.on_step(model, done)
-        # Waiting for the GPU here would leave it idle while the next epoch is drawn, so losses are read only when due.
+        # Reading losses makes the GPU idle while the host draws the next epoch, so they are read only if needed.
         now = time.perf_counter()
         if done == total or (resume is not None and now - last_save >= resume.seconds):
             reader.read()
@@ -238,7 +238,7 @@ def _run_epochs(
         if resume is not None and done < total and now - last_save >= resume.seconds:
             resume.save(model, optimizer, {"steps": done, "losses": log.losses, "seconds": log.seconds})
             last_save = time.perf_counter()
-    # Batches may run out before the last step, where a method stops early; their losses are judged all the same.
+    # A method that stops early ends the batches before the last step. The guard checks these losses too.
     reader.read()
 
 
@@ -262,44 +262,44 @@ def _taken(step: TrainingStep, batch: list[Any]) -> Tensor:
 
 
 class _LossReader:
-    """Keeps losses on the device, and brings them to the log, the guard and the progress bar in groups."""
+    """Keeps losses on the device, and copies them in groups to the log, the guard and the progress bar."""
 
     def __init__(self, log: TrainingLog, rate: Callable[[int], float], run: Run, bar: ProgressBar) -> None:
         self._log = log
         self.rate = rate
         self._bar = bar
         self._guard = DivergenceGuard()
-        self._judge(log.losses, first=0)
+        self._check(log.losses, first=0)
         self._group = _STEPS_BETWEEN_READS if run.torch_device.type == "cuda" else 1
         self._waiting: list[Tensor] = []
 
     def add(self, loss: Tensor) -> None:
-        """Take the loss of one step."""
+        """Add the loss of one step."""
         self._waiting.append(loss.detach().clone())
         if len(self._waiting) >= self._group:
             self.read()
 
     def read(self) -> None:
-        """Bring the waiting losses to the host and judge them."""
+        """Copy the waiting losses to the host and check them."""
         if not self._waiting:
             return
         first = len(self._log.losses)
         losses = torch.stack(self._waiting).float().tolist()
         self._waiting.clear()
-        self._judge(losses, first=first)
+        self._check(losses, first=first)
         self._log.losses += losses
         last = first + len(losses) - 1
         self._bar.update(last + 1, note=f"loss {losses[-1]:.4g}, rate {self.rate(last):.2g}")
 
-    def _judge(self, losses: list[float], *, first: int) -> None:
+    def _check(self, losses: list[float], *, first: int) -> None:
         rates = [self.rate(step) for step in range(first, first + len(losses))]
         self._guard.check(losses, first_step=first, learning_rates=rates)
 
 
 class EpochsOf:
-    """A user's own DataLoader, torch being reseeded for every epoch so that its order is repeatable.
+    """Batches of a user's DataLoader by epoch. Torch is seeded for every epoch, so that the order is repeatable.
 
-    One that draws from a generator of its own, or from numpy, follows that.
+    A loader with its own generator, or with random numbers of numpy, does not follow this seed.
 
     Example:
         >>> batches = EpochsOf([(torch.zeros(2),), (torch.ones(2),)], seed=0)
@@ -312,17 +312,17 @@ class EpochsOf:
             len(batches)  # type: ignore[arg-type]
         except TypeError:
             raise UsageError(
-                "Training needs batches with a length, such as a list, or a DataLoader whose dataset has one; what was "
-                "given is a stream."
+                "Training needs batches with a length, such as a list or a DataLoader of a dataset with a length; a "
+                "stream has none."
             ) from None
         self._batches = batches
         self._seed = seed
 
     def __len__(self) -> int:
-        """Batches to an epoch."""
+        """Return the number of batches per epoch."""
         return len(self._batches)  # type: ignore[arg-type]
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
-        """The batches of epoch ``number``."""
+        """Yield the batches of epoch ``number``."""
         torch.manual_seed(int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0]))
         return iter(self._batches)

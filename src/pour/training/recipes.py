@@ -1,4 +1,4 @@
-"""Recipes: everything that decides how a network is trained, under one name."""
+"""Recipes: all settings of a training under one name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["RECIPES", "Recipe", "get_recipe"]
 @record
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """How to train.
+    """Settings of a training.
 
     Example:
         >>> Recipe(epochs=2, lr=0.1).batch_size
@@ -28,31 +28,31 @@ class Recipe:
     """
 
     name: str = "custom"
-    """How results call it."""
+    """Name in results."""
     epochs: int | None = None
-    """Passes over the training images; give these or ``steps``."""
+    """Passes over the training images. Give either epochs or steps."""
     steps: int | None = None
-    """Optimisation steps; give these or ``epochs``."""
+    """Optimisation steps. Give either epochs or steps."""
     batch_size: int = 512
-    """Images to a step."""
+    """Number of images per step."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
     """SGD with momentum, or AdamW."""
     lr: float = 0.4
-    """The highest learning rate of the schedule."""
+    """Highest learning rate of the schedule."""
     momentum: float = 0.9
-    """Of SGD."""
+    """Momentum of SGD."""
     nesterov: bool = True
-    """Look ahead along the momentum, as Nesterov's does."""
+    """Use Nesterov momentum."""
     weight_decay: float = 5e-4
-    """Strength of the pull of all trained parameters to zero."""
+    """Weight decay of all trained parameters."""
     schedule: Schedule = "one-cycle"
-    """How the learning rate moves."""
+    """Schedule of the learning rate, see :func:`~pour.training.schedule.learning_rate`."""
     warmup: float = 0.2
-    """The share of the steps in which ``one-cycle`` rises."""
+    """Share of the steps in which the learning rate of ``one-cycle`` rises."""
     clip: float | None = None
-    """The largest allowed norm of the gradient."""
+    """Largest norm of the gradient. None does not limit it."""
     augment: bool = True
-    """Random crops and, where the images allow it, flips."""
+    """Augment images by random crops, and by flips if mirrored images keep their class."""
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -77,11 +77,11 @@ class Recipe:
             raise UsageError(f"The gradient clip must be above 0 and finite, but is {self.clip}.")
 
     def total_steps(self, steps_per_epoch: int) -> int:
-        """Optimisation steps of a whole run."""
+        """Return the number of steps of a whole run."""
         return self.steps if self.steps is not None else (self.epochs or 0) * steps_per_epoch
 
     def change(self, **changes: Any) -> Recipe:
-        """The same recipe with some fields replaced; the fields that are None stay as they are."""
+        """Return the recipe with these fields replaced. A field that is None does not change."""
         return dataclasses.replace(self, **{name: value for name, value in changes.items() if value is not None})
 
 
@@ -102,7 +102,7 @@ small one on a CPU, ``digits`` the demo's network,
 
 
 def get_recipe(name: str) -> Recipe:
-    """The recipe of that name."""
+    """Return the recipe with this name. Raise UsageError for an unknown name."""
     if name not in RECIPES:
         raise UsageError(f"There is no recipe {name!r}; the recipes are {', '.join(RECIPES)}.")
     return RECIPES[name]

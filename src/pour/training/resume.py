@@ -1,4 +1,4 @@
-"""Half-finished training on disk, so that a killed run ends as if it had never been killed."""
+"""State of an unfinished training on disk, so that a killed run gives the result of an undisturbed one."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = ["ResumeFile"]
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeFile:
-    """Where a run keeps its state between epochs.
+    """File with the state of a run between epochs.
 
-    The file names the run it belongs to; a file of another run, or one that cannot be read, counts as absent, and the
-    run starts from the beginning.
+    The file names its run. A file of another run, or an unreadable file, is ignored, and the run starts from the
+    beginning.
     """
 
     path: Path
-    """The file; removed when the run is done."""
+    """Path of the file, which is removed at the end of the run."""
     fingerprint: str
-    """What identifies the run: data, recipe, seed, precision."""
+    """Text that identifies the run: data, recipe, seed, precision."""
     seconds: float = 20.0
-    """Write at the end of an epoch when at least this much time has passed since the last write."""
+    """Shortest time between two writes. Writes happen at the end of an epoch."""
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any]) -> None:
         """Write weights, the optimiser's buffers and the progress, atomically."""
@@ -47,7 +47,7 @@ class ResumeFile:
             )
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-        """Put the saved state into ``model`` and ``optimizer`` and return the progress, or None to start afresh."""
+        """Load the state into ``model`` and ``optimizer`` and return the progress, or None without a usable file."""
         if not self.path.is_file():
             return None
         try:
@@ -67,7 +67,7 @@ class ResumeFile:
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
         for parameter, buffers in optimizer.state.items():
-            # The file has lost how tensors lie in memory, and fused kernels want buffers to lie as their parameters do.
+            # The file does not contain memory layouts. Fused kernels need buffers with the layout of the parameters.
             for key, value in buffers.items():
                 if value.shape == parameter.shape:
                     buffers[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
@@ -75,5 +75,5 @@ class ResumeFile:
         return progress
 
     def remove(self) -> None:
-        """Forget the half-finished run."""
+        """Delete the file."""
         self.path.unlink(missing_ok=True)

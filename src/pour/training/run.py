@@ -1,4 +1,4 @@
-"""What surrounds an optimisation: seed, device, precision, progress and the log of its values."""
+"""Settings of an optimisation: seed, device, precision, progress bar, and the log of its values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SEEDS = 2**63
 
 
 def resolve_device(device: str | torch.device | None = None) -> torch.device:
-    """The device asked for, by default the first GPU where there is one.
+    """Return the requested device, by default the first GPU if there is one.
 
     Example:
         >>> resolve_device("cpu")
@@ -45,7 +45,7 @@ def resolve_device(device: str | torch.device | None = None) -> torch.device:
 
 @dataclass(kw_only=True)
 class Run:
-    """Seed, device, precision and progress of one piece of work, and what it logged.
+    """Seed, device, precision and progress bar of a computation, and the values that it logged.
 
     Example:
         >>> run = Run(seed=3, device="cpu", progress=False)
@@ -57,19 +57,19 @@ class Run:
     seed: int = 0
     """Fixes everything random."""
     device: str | torch.device | None = None
-    """Where to compute; None takes the GPU where there is one."""
+    """Device; None takes the GPU if there is one."""
     precision: Precision | None = None
     """fp32, or bf16 with float32 weights; None takes bf16 on a GPU that has it."""
     progress: bool = True
     """Show a progress bar."""
     compile: bool = False
-    """Let methods compile the encoder they train: for many runs of one kind of network in one process, on a GPU."""
+    """Let methods compile the encoder that they train: for many runs of one architecture in one process, on a GPU."""
     history: list[dict[str, float]] = field(default_factory=list)
-    """What was logged, in order."""
+    """Logged values, in order."""
     choices: dict[str, str | float | None] = field(default_factory=dict)
-    """Options that a method chose itself by measuring; the record of the run has them in place of its own."""
+    """Options that a method chose by a measurement. The history of the model contains them."""
     on_step: Callable[[nn.Module, int], None] | None = None
-    """Called after every optimisation step with the model and the steps done, to look and not to touch."""
+    """Function that is called after every step with the model and the number of steps; it must not change the model."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.seed, SupportsIndex) or not 0 <= self.seed < _SEEDS:
@@ -82,20 +82,20 @@ class Run:
 
     @property
     def torch_device(self) -> torch.device:
-        """The device, resolved."""
+        """The resolved device."""
         return torch.device(self.device or "cpu")
 
     @property
     def steps(self) -> int:
-        """Optimisation steps that were logged so far."""
+        """Number of logged optimisation steps."""
         return sum("loss" in entry for entry in self.history)
 
     def log(self, step: int, **values: float) -> None:
-        """Keep the values of one step."""
+        """Log the values of one step."""
         self.history.append({"step": step, **values})
 
     def choose(self, **options: str | float | None) -> None:
-        """Keep the options that a method chose."""
+        """Log the options that a method chose."""
         self.choices.update(options)
 
     def autocast(self) -> torch.autocast:
@@ -104,7 +104,7 @@ class Run:
 
     @contextlib.contextmanager
     def seeded(self) -> Iterator[None]:
-        """Make torch's random numbers follow the seed inside the block and leave them untouched outside."""
+        """Seed torch's random numbers inside the block. Outside they continue as before."""
         device = self.torch_device
         with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
             torch.manual_seed(self.seed)

@@ -1,4 +1,4 @@
-"""How the learning rate moves over a run."""
+"""Learning rate of each step of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Schedule = Literal["one-cycle", "cosine", "step", "constant"]
 
 
 def learning_rate(schedule: Schedule, peak: float, step: int, total: int, *, warmup: float = 0.2) -> float:
-    """The learning rate of step ``step`` out of ``total``.
+    """Return the learning rate of step ``step`` out of ``total``.
 
     ``one-cycle`` rises linearly to the peak over the first ``warmup`` share of the steps and falls linearly to zero;
     ``cosine`` falls from the peak to zero along half a cosine; ``step`` divides by ten after one half and again after

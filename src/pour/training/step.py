@@ -1,4 +1,4 @@
-"""One optimisation step, captured whole in a CUDA graph where the device allows it."""
+"""One optimisation step, captured in a CUDA graph on a GPU."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainingStep", "float32_outputs", "make_optimizer", "trainable"]
 
-# Steps run one kernel at a time before capture: they compile, choose algorithms and make the optimiser's buffers.
+# Number of uncaptured first steps, which compile, choose algorithms and create the buffers of the optimiser.
 _STEPS_BEFORE_CAPTURE = 3
-# A graph holds the memory of a whole step, so batches of many sizes must not each keep one.
+# A graph occupies the memory of a whole step, so the number of batch sizes with a graph is limited.
 _MOST_GRAPHS = 6
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that may move, by name; at least one."""
-    found = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    if not found:
+    """Return the trainable parameters by name. Raise UsageError if all are frozen."""
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not parameters:
         raise UsageError("The model has no parameter that may be trained; set requires_grad on some.")
-    return found
+    return parameters
 
 
 def make_optimizer(
     parameters: Mapping[float, list[nn.Parameter]], recipe: Recipe, device: torch.device
 ) -> torch.optim.Optimizer:
-    """The recipe's optimiser; on a GPU fused, with learning rates that live there so that graphs can read them.
+    """Return the optimiser of a recipe. On a GPU it is fused and keeps its learning rates there, for CUDA graphs.
 
     Args:
-        parameters: the parameters, by the factor of the learning rate that they train with.
-        recipe: optimiser, momentum, weight decay.
-        device: where the parameters are.
+        parameters: Parameters by the factor of their learning rate.
+        recipe: Optimiser, momentum, weight decay.
+        device: Device of the parameters.
     """
     on_gpu = device.type == "cuda"
     groups: list[dict[str, Any]] = [
@@ -91,30 +91,29 @@ _Kind = tuple[tuple[torch.Size, torch.dtype], ...]
 
 @dataclass(frozen=True)
 class _Recorded:
-    """One step on batches of one kind: the same shapes and dtypes."""
+    """Captured step for batches of the same shapes and dtypes."""
 
     graph: torch.cuda.CUDAGraph
     batch: tuple[Tensor, ...]
-    """What the graph reads; a step copies its batch there."""
+    """Input of the graph. A step copies its batch there."""
     loss: Tensor
-    """What the graph writes."""
+    """Output of the graph."""
 
 
 class TrainingStep:
-    """Forward, backward and update on one batch.
+    """Forward pass, backward pass and update on one batch.
 
-    On a GPU the host would be the bottleneck: at 512 small images a step takes milliseconds and launches hundreds of
-    kernels. So the first steps run as usual and are real steps of the training; then one step is recorded, and every
-    further one is copied into its buffers and replayed. A method that takes turns between batches of two sizes has a
-    recording of each, and so have the last batches of its epochs.
+    On a GPU the host would be the bottleneck: a step on 512 small images takes milliseconds and launches hundreds of
+    kernels. Therefore the first steps run normally, then one step is captured, and each later batch is copied into its
+    buffers and replayed. There is one captured step per batch size.
 
     Args:
         run: Device and precision.
         model: Network on the run's device.
         optimizer: Optimiser from :func:`make_optimizer`.
         objective: ``objective(model, *batch)`` gives the loss.
-        clip: the largest norm of the gradient.
-        graph: capture the step.
+        clip: Largest norm of the gradient.
+        graph: Capture the step.
     """
 
     def __init__(
@@ -136,7 +135,7 @@ class TrainingStep:
         self._warm: Counter[_Kind] = Counter()
         self._largest = 0
         self._recorded: dict[_Kind, _Recorded] = {}
-        # One stream for the first steps and the capture: autograd remembers where a parameter's gradient was summed.
+        # One stream for the first steps and the capture, because autograd keeps the stream of each sum of gradients.
         self._stream: Any = torch.cuda.Stream() if graph else None  # type: ignore[no-untyped-call]
 
     def set_learning_rate(self, lr: float) -> None:
@@ -148,7 +147,7 @@ class TrainingStep:
                 group["lr"] = lr * group["lr_factor"]
 
     def __call__(self, *batch: Tensor) -> Tensor:
-        """Take one step; the loss is overwritten by the next one."""
+        """Take one step and return its loss, which the next step overwrites."""
         with self._searching(batch):
             return self._take(*batch)
 
@@ -156,8 +155,7 @@ class TrainingStep:
     def _searching(self, batch: tuple[Tensor, ...]) -> Iterator[None]:
         """Let cuDNN measure its algorithms only for batches of the largest size so far.
 
-        It does so for every size on its own, for seconds; a smaller batch is mostly the last of an epoch and cannot
-        pay for that.
+        It takes seconds for each size. A smaller batch is usually the last of an epoch, and too rare for this time.
         """
         size = len(batch[0]) if batch else 0
         flags = torch.backends.cudnn
@@ -191,7 +189,7 @@ class TrainingStep:
         return self._forward_backward_update(*batch)
 
     def _forward_backward_update(self, *batch: Tensor) -> Tensor:
-        # Around the whole objective, so that a teacher inside it computes in the same precision as its student.
+        # This context contains the whole objective, so that a teacher computes in the same precision as its student.
         with self._run.autocast(), float32_outputs(self._model, enabled=self._run.precision != "fp32"):
             loss = self._objective(self._model, *batch)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -212,7 +210,7 @@ class TrainingStep:
         static = tuple(tensor.clone(memory_format=torch.preserve_format) for tensor in batch)
         self._optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
-        # Other threads, such as the one that pins a DataLoader's batches, may go on allocating meanwhile.
+        # Other threads, such as the thread that pins a DataLoader's batches, can allocate memory during the capture.
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             loss = self._forward_backward_update(*static)
         return _Recorded(graph, static, loss)

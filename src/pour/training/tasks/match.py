@@ -118,7 +118,7 @@ class Match(Images):
     def identity(self) -> dict[str, Any]:
         names = {} if self.names is None else {"names": dict(read_names(Path(self.names)))}
         return {
-            "text": "sentence encoder" if self.text is None else tensor_digest(_table(self.text).embeddings),
+            "text": "sentence encoder" if self.text is None else tensor_digest(TextTable.load(self.text).embeddings),
             "transfer": self.transfer,
             **names,
             **({"test_on_all": True} if self.test_on_all else {}),
@@ -134,31 +134,30 @@ class Match(Images):
     ) -> dict[str, dict[str, float]]:
         """Return the accuracies of both models on each class and on the transfer dataset, and the error of a fold."""
         test = dataset.splits["test"]
-        found: dict[str, dict[str, float]] = {}
+        transfer = getattr(dataset, "transfer", None)
+        readings: dict[str, dict[str, float]] = {}
         for role, suffix in (("original", "_before"), ("unlearned", "")):
-            seen = extract_features(models[role], self.batches(test, run), device=run.torch_device)
-            right = seen.scores.argmax(dim=1) == seen.labels
-            forgotten = self.belongs(seen.labels, classes)
-            found[f"acc_f{suffix}"] = _share(right[forgotten])
-            found[f"acc_r{suffix}"] = _share(right[~forgotten])
+            output = extract_features(models[role], self.batches(test, run), device=run.torch_device)
+            right = output.scores.argmax(dim=1) == output.labels
+            forgotten = self.belongs(output.labels, classes)
+            readings[f"acc_f{suffix}"], readings[f"acc_r{suffix}"] = _share(right[forgotten]), _share(right[~forgotten])
             for label, name in enumerate(dataset.classes):
-                found[f"acc.{name}{suffix}"] = _share(right[seen.labels == label])
-            transfer = getattr(dataset, "transfer", None)
+                readings[f"acc.{name}{suffix}"] = _share(right[output.labels == label])
             if transfer is not None:
                 batches = self.batches(transfer.splits["test"], run)
-                other = extract_features(models[role], batches, device=run.torch_device)
+                output = extract_features(models[role], batches, device=run.torch_device)
                 text = prompt_embeddings(self.text_encoder(arch), transfer.classes, self.prompts(arch))
-                answers = (other.features @ text.T.to(other.features)).argmax(dim=1)
-                found[f"transfer{suffix}"] = _share(answers == other.labels)
+                answers = (output.features @ text.T.to(output.features)).argmax(dim=1)
+                readings[f"transfer{suffix}"] = _share(answers == output.labels)
         # A class that was never recognised loses nothing.
-        before = found["acc_f_before"]["value"]
-        found["fall"] = {"value": 1 - found["acc_f"]["value"] / before if before else 0.0}
+        before = readings["acc_f_before"]["value"]
+        readings["fall"] = {"value": 1 - readings["acc_f"]["value"] / before if before else 0.0}
         images = to_unit(next(iter(self.batches(test, run)))[0][:_FOLD_IMAGES])
         try:
-            found["fold_gap"] = {"value": _fold_gap(models["unlearned"], images)}
+            readings["fold_gap"] = {"value": _fold_gap(models["unlearned"], images)}
         except UsageError as error:
             warnings.warn(str(error), stacklevel=2)
-        return found
+        return readings
 
     def is_quick(self, arch: str) -> bool:
         return not _is_trained(arch)
@@ -172,7 +171,7 @@ class Match(Images):
         """Return the text encoder that belongs to the network ``arch``."""
         if not _is_trained(arch):
             return _pretrained(arch)[1]
-        return minilm_encoder() if self.text is None else _table(self.text)
+        return minilm_encoder() if self.text is None else TextTable.load(self.text)
 
     def build(self, arch: str, dataset: ImageDataset) -> ZeroShotClassifier:
         """Return a pretrained classifier, or a new encoder with the captions that it trains on as texts."""
@@ -240,14 +239,10 @@ def _fold_gap(projected: nn.Module, images: Tensor) -> float:
     return float(((first - second).abs().max() / scale).item())
 
 
-def _table(path: str) -> TextTable:
-    return TextTable.load(path)
-
-
 def _caption_loss(network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     scores = scores_of(network(to_unit(images))).view(len(labels), len(CAPTIONS), -1)
-    wanted = labels.unsqueeze(1).expand(-1, len(CAPTIONS))
-    return F.cross_entropy(scores.flatten(0, 1), wanted.reshape(-1))
+    targets = labels.unsqueeze(1).expand(-1, len(CAPTIONS))
+    return F.cross_entropy(scores.flatten(0, 1), targets.reshape(-1))
 
 
 def read_names(file: Path) -> Mapping[str, str]:

@@ -116,7 +116,7 @@ class Segment(Task[SegmentationDataset, Scenes]):
 
     def confusion(self, scores: Tensor, labels: Tensor) -> Tensor:
         answers = zip(scores.argmax(dim=1), labels, strict=True)
-        return torch.stack([pixel_confusion(given, truth, scores.shape[1]) for given, truth in answers])
+        return torch.stack([pixel_confusion(answer, truth, scores.shape[1]) for answer, truth in answers])
 
     def draw(self, samples: Any, classes: Collection[int], seed: int) -> Tensor:
         """Keep at most ``pixels`` pixels of the forgotten and of the retained classes.
@@ -135,8 +135,8 @@ class Segment(Task[SegmentationDataset, Scenes]):
         forgotten = torch.isin(masks, torch.tensor(list(classes), dtype=masks.dtype))
         drawn = torch.full_like(masks, IGNORED)
         sides = {"forgotten": forgotten, "retained": ~forgotten & (masks != IGNORED)}
-        for number, (side, chosen) in enumerate(sides.items()):
-            candidates = chosen.flatten().nonzero().squeeze(1)
+        for number, (side, mask) in enumerate(sides.items()):
+            candidates = mask.flatten().nonzero().squeeze(1)
             if not len(candidates):
                 raise UsageError(f"The scenes show no pixel of the {side} classes.")
             generator = torch.Generator().manual_seed(2 * seed + number)
@@ -155,15 +155,15 @@ class Segment(Task[SegmentationDataset, Scenes]):
             part.diagonal(dim1=1, dim2=2) / (part.sum(1) + part.sum(2) - part.diagonal(dim1=1, dim2=2))
             for part in (counts, rest)
         )
-        found = {
+        scores = {
             "iou_r": Score(iou[:, retained].nanmean(dim=1), tuple(range(len(names)))),
             "iou_r_rest": Score(iou_rest[:, retained].nanmean(dim=1), tuple(retained)),
             # A forgotten class without pixels and answers has no IoU: nothing of it is left.
             "iou_f": Score(iou[:, forgotten].nanmean(dim=1), tuple(forgotten), undefined=0.0),
         }
         for label, name in enumerate(names):
-            found[f"class_iou_{'f' if label in forgotten else 'r'}_{name}"] = Score(iou[:, label], (label,))
-        return found
+            scores[f"class_iou_{'f' if label in forgotten else 'r'}_{name}"] = Score(iou[:, label], (label,))
+        return scores
 
     def check_head(self, head: Head, num_classes: int) -> None:
         if head.dim != 1:
@@ -202,18 +202,18 @@ class Segment(Task[SegmentationDataset, Scenes]):
         self, model: nn.Module, dataset: SegmentationDataset, run: Run, *, without: ClassRequest = ()
     ) -> dict[str, Any]:
         """Return the mean IoU, the IoU of every class and the pixel accuracy on every split, ready for JSON."""
-        found: dict[str, Any] = {}
+        scores: dict[str, Any] = {}
         for name in dataset.splits:
             confusion = self.answers(model, self.split(dataset, name), run)
             # The IoU of single classes does not depend on the forgotten class.
             iou = segmentation_scores(confusion, [0]).iou
-            known = [value for value in iou if value is not None]
-            found[name] = {
-                "mean_iou": sum(known) / len(known),
+            defined = [value for value in iou if value is not None]
+            scores[name] = {
+                "mean_iou": sum(defined) / len(defined),
                 "iou": dict(zip(dataset.classes, iou, strict=True)),
                 "accuracy": float(confusion.diagonal().sum() / confusion.sum()),
             }
-        return {"segmentation": found}
+        return {"segmentation": scores}
 
     def summary(self, described: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         splits = described["segmentation"]

@@ -129,7 +129,7 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
     An audit can then also probe the features and attack the training samples. Otherwise it reads only test samples.
     """
     unit: ClassVar[str] = "image"
-    """Noun for what has a label: ``image`` or ``pixel``."""
+    """Noun for the labelled unit: ``image`` or ``pixel``."""
 
     # Data
 
@@ -436,10 +436,10 @@ def register_task(task: TaskT) -> TaskT:
             raise UsageError(f"The task {task.__name__} has no {attribute}; set it as a class attribute.")
     if missing := sorted(task.__abstractmethods__):
         raise UsageError(f"The task {task.name} has no method {missing[0]}; define it.")
-    known = _TASKS.get(task.name)
+    other = _TASKS.get(task.name)
     # Defining the same class again, as in a notebook, replaces it.
-    if known is not None and (known.__module__, known.__qualname__) != (task.__module__, task.__qualname__):
-        raise UsageError(f"There is already a task {task.name!r}, in {known.__module__}; choose another name.")
+    if other is not None and (other.__module__, other.__qualname__) != (task.__module__, task.__qualname__):
+        raise UsageError(f"There is already a task {task.name!r}, in {other.__module__}; choose another name.")
     _TASKS[task.name] = record(task)
     return task
 
