@@ -72,7 +72,7 @@ def test_processes_begin_before_anybody_asks_for_what_is_done(tmp_path: Path) ->
 
 def test_a_dead_worker_is_told_of(tmp_path: Path) -> None:
     with crew(partial(Noting, tmp_path, dies_on="b"), device="cpu", jobs=2) as do:
-        with pytest.raises(PourError, match="ended by itself, perhaps for want of memory; finished cells are kept"):
+        with pytest.raises(PourError, match="ended by itself, perhaps out of memory; finished cells are kept"):
             list(do(["a", "b"]))
         with pytest.raises(PourError, match="Start again with fewer jobs"):
             list(do(["c"]))

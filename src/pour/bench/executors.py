@@ -128,7 +128,7 @@ def _report_dead_workers() -> Iterator[None]:
 
 def _start(start: Callable[[], Worker[Any]], threads: int) -> None:
     global _worker
-    # On a CPU, each worker has the threads of a single process, so that the bytes of a cell do not depend on the worker.
+    # On a CPU, a worker has as many threads as a single process, so that the bytes of a cell do not depend on it.
     torch.set_num_threads(threads)
     keep_freed_memory()
     _worker = start()
@@ -144,14 +144,14 @@ def _end_with_parent() -> None:
 
 
 def _prepare() -> None:
-    _mine().prepare()
+    _this_worker().prepare()
 
 
 def _do(task: Any) -> None:
-    _mine().do(task)
+    _this_worker().do(task)
 
 
-def _mine() -> Worker[Any]:
+def _this_worker() -> Worker[Any]:
     if _worker is None:
         raise PourError("A worker process was not started by a crew; this is a fault in pour, please report it.")
     return _worker
