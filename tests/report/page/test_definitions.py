@@ -9,6 +9,7 @@ import torch
 from pour.geometry.collapse import NeuralCollapse, neural_collapse
 from pour.metrics.catalogue import find_metric, list_metrics, metric_of, metrics_among, title_of
 from pour.report.page.mathml import mathml
+from pour.report.page.rendering import formula
 
 _DEFINED = {metric.name: metric for metric in list_metrics()}
 _MEASURES = [metric.name for metric in list_metrics() if metric.above is not None]
@@ -63,7 +64,12 @@ def test_mathml_structure() -> None:
     assert "<munder><mo>∑</mo>" in mathml(r"\sum_{i} x_i")
 
 
-@pytest.mark.parametrize("broken", ["{a", "a}", "x_", r"\frac{a}"])
+@pytest.mark.parametrize("broken", ["{a", "a}", "x_", r"\frac{a}", r"\alpha"])
 def test_a_broken_formula_is_refused(broken: str) -> None:
     with pytest.raises(ValueError, match="formula"):
         mathml(broken)
+
+
+def test_a_formula_of_another_package_that_pour_cannot_read_is_shown_as_it_is() -> None:
+    assert formula(r"\alpha < 1") == r"\alpha < 1"
+    assert formula("a < 1") == mathml("a < 1")

@@ -71,6 +71,8 @@ def _atom(source: str) -> tuple[Markup, str]:
     if match["command"] == r"\sum":
         return _SUM, rest
     if match["command"]:
+        if match["command"] not in _COMMANDS:
+            raise ValueError(f"A formula has the unknown command {match['command']}.")
         tag, count = _COMMANDS[match["command"]]
         parts: list[Markup] = []
         for _ in range(count):

@@ -32,7 +32,7 @@ def _environment() -> Environment:
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     filters = (
-        access_of, count_verdicts, duration, find_metric, forgotten_words, mathml, number, reference_words, seconds_of,
+        access_of, count_verdicts, duration, find_metric, forgotten_words, formula, number, reference_words, seconds_of,
         strip_of, title_of, versions,
     )  # fmt: skip
     environment.filters |= {function.__name__: function for function in filters}
@@ -63,6 +63,14 @@ def render(template: str, *, scripts: tuple[str, ...], form: Literal["none", "se
     style, theme, *others = texts
     page = _environment().get_template(template)
     return page.render(policy=policy, style=style, theme=theme, scripts=others, **context)
+
+
+def formula(source: str) -> str:
+    """Return a formula as MathML, or as text if pour cannot read the formula of another package's metric."""
+    try:
+        return mathml(source)
+    except ValueError:
+        return source
 
 
 def _digest(text: str) -> str:
