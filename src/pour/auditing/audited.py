@@ -119,7 +119,9 @@ def audited_data(
         return _of_mapping(data, request, task, unlearned)
     if not hasattr(data, "splits") or not hasattr(data, "classes"):
         raise UsageError(f"data must be a dataset, pour.Splits or samples by split, not a {type(data).__name__}.")
-    task = task or get_task(find_task(data.name))
+    if task is None:
+        test = data.splits.get("test")
+        task = _task_of(test) if is_indexed(test) else get_task(find_task(data.name))
     samples = {name: task.split(data, name) for name in _names(task, data.splits)}
     return Audited(task, data.name, tuple(data.classes), task.classes(data, request), samples)
 

@@ -149,7 +149,7 @@ class Auditor:
             inspector.measure_distances(compared, views)
             self._advance(len(self.models) * weight, "measured distances")
         else:
-            self.notes.append(_rows_note(tapped["unlearned"], self.audited.task.unit))
+            self.notes.append(_rows_note(tapped["unlearned"]))
         return inspector
 
     def _tap(self) -> dict[Role, Tapped]:
@@ -239,11 +239,11 @@ class Auditor:
             self._advance(weight, f"relearned the {role} model")
 
 
-def _rows_note(tapped: Tapped, unit: str) -> str:
+def _rows_note(tapped: Tapped) -> str:
     forget, retain = (int(tapped.mask("test", side).sum()) for side in ("forget", "retain"))
     return (
-        "samples that show a forgotten class count as forgotten; CKA and RUS compare the features of "
-        f"{forget:,} forgotten and {retain:,} retained {unit}s, and their intervals are over samples"
+        f"samples that show a forgotten class count as forgotten; CKA and RUS compare {forget:,} feature vectors of "
+        f"forgotten and {retain:,} of retained classes, and their intervals are over samples"
     )
 
 

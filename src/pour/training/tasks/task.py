@@ -488,7 +488,9 @@ def task_of_labels(labels: Tensor) -> str:
         >>> task_of_labels(torch.tensor([0, 1])), task_of_labels(torch.zeros(1, 4, 4, dtype=torch.int64))
         ('classify', 'segment')
     """
-    for name in dict.fromkeys(("classify", *list_tasks())):
+    if type(get_task("classify")).fits(labels):
+        return "classify"
+    for name in list_tasks():
         if type(get_task(name)).fits(labels):
             return name
     raise UsageError(f"No task has labels of shape {tuple(labels.shape)}; name the task.")
