@@ -24,7 +24,7 @@ lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
-	$(BIN)/python scripts/lint_prose.py src/pour --limit 20.5 --quiet
+	$(BIN)/python scripts/lint_prose.py src/pour --limit 3 --quiet
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/forget.py

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from script_modules import script
 
+from pour.training import list_tasks
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "pour"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -52,6 +54,33 @@ def test_a_room_imports_only_from_rooms_above_it(room: str) -> None:
 def test_an_import_against_the_order_is_found() -> None:
     source = "import torch\nfrom pour import bench\ndef f():\n import pour.cli.flags\n from pour.data import Splits\n"
     assert imported_rooms(source) == [(2, "bench"), (4, "cli"), (5, "data")]
+
+
+def kinds_asked(source: str) -> list[str]:
+    """Return the imports of one task's own modules, and the comparisons with the name of a task."""
+    own = "pour.data.scenes", "pour.data.formats.scenes", "pour.training.tasks.segment", "pour.training.tasks.match"
+    hits = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module in own:
+            hits.append(f"{node.lineno} imports {node.module}")
+        if isinstance(node, ast.Compare):
+            names = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+            hits += [f"{node.lineno} compares with {name!r}" for name in names if name in list_tasks()]
+    return hits
+
+
+@pytest.mark.parametrize("room", ["methods", "auditing", "bench", "cli"])
+def test_a_room_asks_no_experiment_for_its_kind(room: str) -> None:
+    files = sorted((SOURCE / room).rglob("*.py"))
+    wrong = [f"{file.relative_to(ROOT)}:{hit}" for file in files for hit in kinds_asked(file.read_text("utf-8"))]
+    assert not wrong
+
+
+def test_a_question_for_the_kind_is_found() -> None:
+    assert kinds_asked("from pour.data.scenes import Scenes\nif task.name in ('segment', 'x'):\n pass\n") == [
+        "1 imports pour.data.scenes",
+        "2 compares with 'segment'",
+    ]
 
 
 def test_every_file_that_the_page_names_exists() -> None:
