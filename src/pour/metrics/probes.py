@@ -14,7 +14,7 @@ from pour.metrics.logistic import logistic_regression, standardise
 
 __all__ = ["Probe", "knn_probe", "linear_probe"]
 
-# Test rows whose distances to all training rows are held at a time.
+# Number of test rows whose distances to all training rows are in memory.
 _BLOCK = 2048
 
 
@@ -22,16 +22,16 @@ _BLOCK = 2048
 class Probe:
     """Balanced accuracy, with 95 % intervals, of a probe for the forgotten classes; 0.5 is chance.
 
-    A retrained model's features score far above chance too, since unseen classes still look different: its value is
-    the target, not 0.5.
+    A retrained model's features score far above chance too, because images of an unseen class still look different. The
+    target is its value, not 0.5.
     """
 
     against_all: Estimate
-    """Forgotten images against those of all retained classes."""
+    """Forgotten images against images of all retained classes."""
     against_nearest: Estimate
-    """Forgotten images against those of the nearest retained class."""
+    """Forgotten images against images of the nearest retained class."""
     nearest_class: int
-    """The retained class whose mean training feature is nearest to the forgotten images' mean."""
+    """Retained class whose mean training feature is nearest to the forgotten images' mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +39,18 @@ class _Data:
     train: Tensor
     train_labels: Tensor
     train_side: Tensor
+    """Whether a row is of a forgotten class."""
+    train_near: Tensor
+    """Whether a row is of a forgotten class or the nearest retained class."""
     test: Tensor
     test_side: Tensor
-    test_nearest: Tensor
+    test_near: Tensor
     nearest: int
 
     def result(self, called_all: Tensor, called_nearest: Tensor) -> Probe:
-        rows = self.test_side | self.test_nearest
-        return Probe(
-            _balanced(called_all, self.test_side),
-            _balanced(called_nearest[rows], self.test_side[rows]),
-            self.nearest,
-        )
+        """Return the balanced accuracies of the test rows that each probe calls forgotten."""
+        near, side = self.test_near, self.test_side
+        return Probe(_balanced(called_all, side), _balanced(called_nearest[near], side[near]), self.nearest)
 
 
 @torch.no_grad()
@@ -65,15 +65,16 @@ def linear_probe(
 ) -> Probe:
     """Train a linear probe for the forgotten classes on training features and score it on test features.
 
-    A class-balanced logistic regression on features standardised by the training split; scored by balanced accuracy.
+    The probe is a class-balanced logistic regression on features standardised by the training split. Its score is the
+    balanced accuracy.
 
     Args:
-        train_features: features of training images of all classes, shape (n, d).
-        train_labels: their classes, shape (n,).
-        test_features: features of test images of all classes, shape (m, d).
-        test_labels: their classes, shape (m,).
-        classes: the forgotten classes, looked for as one.
-        C: inverse strength of the regularisation.
+        train_features: Features of training images of all classes, (n, d).
+        train_labels: Classes of the training images, (n,).
+        test_features: Features of test images of all classes, (m, d).
+        test_labels: Classes of the test images, (m,).
+        classes: Forgotten classes, as one side.
+        C: Inverse strength of the regularisation.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -84,12 +85,11 @@ def linear_probe(
         >>> probe.against_all.value, probe.nearest_class
         (1.0, 1)
     """
-    task = _task(train_features, train_labels, test_features, test_labels, class_tuple(classes))
-    train, test = standardise(task.train, task.test)
-    near = task.train_side | (task.train_labels == task.nearest)
-    fit = logistic_regression(train, task.train_side, include=torch.stack([torch.ones_like(near), near], 1), C=C)
-    called = fit.decision(test) > 0
-    return task.result(called[:, 0], called[:, 1])
+    data = _data(train_features, train_labels, test_features, test_labels, class_tuple(classes))
+    train, test = standardise(data.train, data.test)
+    include = torch.stack([torch.ones_like(data.train_near), data.train_near], 1)
+    called = logistic_regression(train, data.train_side, include=include, C=C).decision(test) > 0
+    return data.result(called[:, 0], called[:, 1])
 
 
 @torch.no_grad()
@@ -103,19 +103,19 @@ def knn_probe(
     k: int = 5,
     seed: int = 0,
 ) -> Probe:
-    """Look for the forgotten classes among the nearest training features of each test image.
+    """Search for the forgotten classes among the nearest training features of each test image.
 
-    Majority vote of the k nearest in Euclidean distance between features as they are. So that neither side wins by
-    numbers, the larger side of the training split is reduced to the size of the smaller, stratified by class.
+    The k nearest in Euclidean distance vote. The larger side of the training split is reduced to the size of the
+    smaller, stratified by class, so that no side wins by its number of images.
 
     Args:
-        train_features: features of training images of all classes, shape (n, d).
-        train_labels: their classes, shape (n,).
-        test_features: features of test images of all classes, shape (m, d).
-        test_labels: their classes, shape (m,).
-        classes: the forgotten classes, looked for as one.
-        k: number of neighbours, odd.
-        seed: fixes the reduction.
+        train_features: Features of training images of all classes, (n, d).
+        train_labels: Classes of the training images, (n,).
+        test_features: Features of test images of all classes, (m, d).
+        test_labels: Classes of the test images, (m,).
+        classes: Forgotten classes, as one side.
+        k: Number of neighbours, odd.
+        seed: Seed of the reduction.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -127,38 +127,36 @@ def knn_probe(
     """
     if k < 1 or k % 2 == 0:
         raise UsageError(f"k must be a positive odd number, so that votes cannot tie, got {k}.")
-    task = _task(train_features, train_labels, test_features, test_labels, class_tuple(classes))
+    data = _data(train_features, train_labels, test_features, test_labels, class_tuple(classes))
     generator = torch.Generator().manual_seed(seed)
-    # Distances do not change, and their expansion into products loses no digits to a large common mean.
-    mean = task.train.mean(dim=0)
-    train, test = task.train - mean, task.test - mean
-    everything = torch.ones_like(task.train_side)
+    # Distances do not depend on the mean, but products of rows lose digits to a large common mean.
+    mean = data.train.mean(dim=0)
+    train, test = data.train - mean, data.test - mean
     called = []
-    for rows in (everything, task.train_side | (task.train_labels == task.nearest)):
-        positive = _indices(rows & task.train_side)
-        negative = _indices(rows & ~task.train_side)
-        size = min(len(positive), len(negative))
+    for rows in (torch.ones_like(data.train_near), data.train_near):
+        sides = [(rows & side).nonzero().squeeze(1) for side in (data.train_side, ~data.train_side)]
+        size = min(map(len, sides))
         if 2 * size < k:
             raise UsageError(f"{k} neighbours need at least {k} training images, got {2 * size} after balancing.")
-        sides = [side[stratified_sample(task.train_labels[side], size, generator)] for side in (positive, negative)]
-        balanced = torch.cat(sides).sort().values
-        called.append(_vote(train[balanced], task.train_side[balanced], test, k))
-    return task.result(called[0], called[1])
+        drawn = [side[stratified_sample(data.train_labels[side], size, generator)] for side in sides]
+        balanced = torch.cat(drawn).sort().values
+        called.append(_vote(train[balanced], data.train_side[balanced], test, k))
+    return data.result(*called)
 
 
 def _vote(train: Tensor, side: Tensor, test: Tensor, k: int) -> Tensor:
-    """Return for each test row whether most of its k nearest training rows are on the side, shape (m,)."""
+    """Return for each test row whether most of its k nearest training rows are on the side, (m,)."""
     squares = train.square().sum(dim=1)
     called = []
     for block in torch.split(test, _BLOCK):
-        # The squared distance less |test row|^2, which does not change the order.
+        # The squared distance minus |test row|^2, which does not change the order.
         distance = torch.addmm(squares, block, train.T, alpha=-2)
         nearest = distance.topk(k, dim=1, largest=False).indices
         called.append(side[nearest].sum(dim=1) * 2 > k)
     return torch.cat(called)
 
 
-def _task(
+def _data(
     train_features: Tensor,
     train_labels: Tensor,
     test_features: Tensor,
@@ -174,12 +172,12 @@ def _task(
                 f"{int((~side).sum())} of others: a probe needs both."
             )
     nearest = _nearest_class(train, train_labels, train_side)
-    test_nearest = test_labels == nearest
-    if not bool(test_nearest.any()):
+    train_near, test_near = train_side | (train_labels == nearest), test_side | (test_labels == nearest)
+    if not bool((test_labels == nearest).any()):
         raise UsageError(
             f"the test split holds no image of class {nearest}, the retained class nearest to the forgotten."
         )
-    return _Data(train, train_labels, train_side, test, test_side, test_nearest, nearest)
+    return _Data(train, train_labels, train_side, train_near, test, test_side, test_near, nearest)
 
 
 def _nearest_class(features: Tensor, labels: Tensor, forgotten: Tensor) -> int:
@@ -192,10 +190,5 @@ def _nearest_class(features: Tensor, labels: Tensor, forgotten: Tensor) -> int:
 
 
 def _balanced(called: Tensor, side: Tensor) -> Estimate:
-    tpr = wilson(int(called[side].sum()), int(side.sum()))
-    fpr = wilson(int(called[~side].sum()), int((~side).sum()))
-    return balanced_accuracy(tpr, fpr)
-
-
-def _indices(mask: Tensor) -> Tensor:
-    return mask.nonzero().squeeze(1)
+    rates = [wilson(int(called[rows].sum()), int(rows.sum())) for rows in (side, ~side)]
+    return balanced_accuracy(*rates)
