@@ -45,10 +45,10 @@ class MaskedHead(Method):
         head = find_head(model)
         layer = head.layer
         classes = list(requested_classes(model, request))
-        if head.bias is None:
+        if layer.bias is None:
             raise UsageError(f"The head {head.name!r} has no bias to hold the mask; masked-head needs one.")
         check_weight(layer, head.name, self.name)
         with torch.no_grad():
-            layer.weight[classes] = 0  # type: ignore[operator]
-            layer.bias[classes] = masked_score(head.weight.dtype)  # type: ignore[operator]
+            layer.weight[classes] = 0
+            layer.bias[classes] = masked_score(layer.weight.dtype)
         return model

@@ -6,7 +6,7 @@ import difflib
 import re
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
@@ -44,20 +44,20 @@ class Head:
     """The layer: ``nn.Linear``, a 1x1 ``nn.Conv2d``, or a :class:`ProjectedHead` around one."""
 
     @property
-    def layer(self) -> nn.Module:
+    def layer(self) -> nn.Linear | nn.Conv2d:
         """Linear layer itself, without its projector."""
-        return self.module.layer if isinstance(self.module, ProjectedHead) else self.module
+        layer = self.module.layer if isinstance(self.module, ProjectedHead) else self.module
+        return cast("nn.Linear | nn.Conv2d", layer)
 
     @property
     def weight(self) -> Tensor:
         """Weight W, C x d, detached. The kernel of a convolution is flattened."""
-        weight: Tensor = self.layer.weight  # type: ignore[assignment]
-        return weight.detach().flatten(1)
+        return self.layer.weight.detach().flatten(1)
 
     @property
     def bias(self) -> Tensor | None:
         """Bias b of length C, detached, or None."""
-        bias: Tensor | None = self.layer.bias  # type: ignore[assignment]
+        bias = self.layer.bias
         return None if bias is None else bias.detach()
 
     @property
@@ -69,13 +69,13 @@ class Head:
     def num_classes(self) -> int:
         """Number C of scores."""
         layer = self.layer
-        return int(layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels)  # type: ignore[arg-type]
+        return layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
 
     @property
     def num_features(self) -> int:
         """Width d of the features."""
         layer = self.layer
-        return int(layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels)  # type: ignore[arg-type]
+        return layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
 
 
 def find_head(model: nn.Module, *, head: str | None = None, example: Example | None = None) -> Head:

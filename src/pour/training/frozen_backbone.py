@@ -131,10 +131,9 @@ class FrozenBackbone:
         words = f"training the head of {self.arch}"
         log = fit(head, batches, recipe, exact, objective=_loss, description=words)
         with torch.no_grad():
-            weight: Tensor = layer.weight  # type: ignore[assignment]
-            weight.copy_((head.matrix() * scale).view_as(weight))
+            layer.weight.copy_((head.matrix() * scale).view_as(layer.weight))
             if layer.bias is not None and isinstance(head, _FreeHead):
-                layer.bias.copy_(head.bias)  # type: ignore[operator]
+                layer.bias.copy_(head.bias)
         return model, log
 
     def save_head(self, model: nn.Module, path: Path) -> None:
