@@ -8,7 +8,7 @@ import platform
 import time
 import traceback
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,6 @@ __all__ = [
     "attempt",
     "cell_setup",
     "error_path",
-    "measured",
     "read_errors",
     "remove_errors",
     "slower",
@@ -122,7 +121,7 @@ class CellWorker:
             write_text(self._shared.out / error_path(key), traceback.format_exc())
 
     def _compute(self, key: CellKey) -> None:
-        shared, row, task = self._shared, self._rows[key.row], self._shared.task
+        shared, row = self._shared, self._rows[key.row]
         models = self._models(key)
         run = Run(
             seed=key.seed, device=shared.device, precision=shared.precision, progress=False, compile=self._compile
@@ -130,23 +129,16 @@ class CellWorker:
         started = time.perf_counter()
         tried = self._unlearn(row, key, models, run)
         unlearned = time.perf_counter()
-        report, failed, messages = None, tried.failed, tried.warnings
-        readings: dict[str, dict[str, float]] = {}
-        original, dataset = models["original"].model, self._shared.dataset
-        if tried.model is not None:
-            report, failed = self._audit(row, key, tried.model, models)
-        if tried.model is not None and report is not None:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", UserWarning)
-                pair = {"original": original, "unlearned": tried.model}
-                readings = task.readings(shared.experiment.architecture, dataset, key.forget, pair, run)
-            messages += tuple(str(entry.message) for entry in caught)
-        audited = time.perf_counter()
+        report, measured = self._measure(row, key, tried, models, run)
+        surroundings = {
+            "seconds": {"unlearn": unlearned - started, "audit": time.perf_counter() - unlearned},
+            "compiled": run.compile,
+            "host": platform.node(),
+            **circumstances(run.torch_device, run.precision),
+        }
         cell = Cell(
             setup=cell_setup(shared.experiment, row, key),
-            models={role: model.digest for role, model in models.items()}
-            | ({} if report is None else {"unlearned": report.models["unlearned"].digest}),
-            data=self._shared.data_digest,
+            data=shared.data_digest,
             precision=str(run.precision),
             versions={"pour": __version__, "torch": torch.__version__, "python": platform.python_version()},
             family=row.family,
@@ -154,30 +146,54 @@ class CellWorker:
             note=row.note,
             tuned_on=row.tuned_on,
             tuned_with=row.tuned_with,
-            forgotten_names=tuple(dataset.classes[label] for label in key.forget),
-            failed=failed,
-            warnings=messages,
+            forgotten_names=tuple(shared.dataset.classes[label] for label in key.forget),
             rate_factor=tried.rate_factor,
             steps=tried.steps,
             weight_change=tried.weight_change,
-            **({} if report is None else measured(report)),
+            **measured,
         )
-        extra = {name: Reading(**reading) for name, reading in readings.items()}  # type: ignore[arg-type]
-        cell = replace(cell, values={**extra, **cell.values})
-        if tried.model is not None and report is not None and row.name in shared.experiment.pictures:
-            # Only this row needs matplotlib.
-            from pour.report.pictures import save_pictures
-
-            name = f"{'-'.join(cell.forgotten_names).lower()}-{row.name}-seed-{key.seed}.png"
-            path = shared.out / "overlays" / name
-            save_pictures(task, original, tried.model, dataset, key.forget, run, path)
-        surroundings = {
-            "seconds": {"unlearn": unlearned - started, "audit": audited - unlearned},
-            "compiled": run.compile,
-            "host": platform.node(),
-            **circumstances(run.torch_device, run.precision),
-        }
+        if report is not None and row.name in shared.experiment.pictures:
+            self._draw(cell, models["original"].model, tried.model, run)
         write_cell(shared.out, cell, surroundings, None if report is None else report.to_json() + "\n")
+
+    def _measure(
+        self, row: Row, key: CellKey, tried: Attempt, models: Mapping[SharedRole, SharedModel], run: Run
+    ) -> tuple[AuditReport | None, dict[str, Any]]:
+        """Return the audit of a row's model and the fields of the cell that depend on the model."""
+        digests = {role: model.digest for role, model in models.items()}
+        failure = {"models": digests, "failed": tried.failed, "warnings": tried.warnings}
+        if tried.model is None:
+            return None, failure
+        try:
+            report = self._audit(row, key, tried.model, models)
+        except UsageError as error:
+            if row.method is None:
+                raise
+            return None, {**failure, "failed": str(error)}
+        experiment, pair = self._shared.experiment, {"original": models["original"].model, "unlearned": tried.model}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            readings = self._shared.task.readings(experiment.architecture, self._shared.dataset, key.forget, pair, run)
+        lines = dict(zip(report.values(), report.lines, strict=True))
+        extra = {name: Reading(**reading) for name, reading in readings.items()}  # type: ignore[arg-type]
+        return report, {
+            "models": {**digests, "unlearned": report.models["unlearned"].digest},
+            "warnings": (*tried.warnings, *(str(entry.message) for entry in caught)),
+            "values": {**extra, **{name: line.unlearned for name, line in lines.items()}},
+            "verdicts": {name: line.verdict for name, line in lines.items()},
+            "discrepancies": report.discrepancies,
+            "collapse": dict(report.collapse.get("unlearned", {})),
+            "answers": tuple(report.answers.get("unlearned", ())),
+        }
+
+    def _draw(self, cell: Cell, original: nn.Module, unlearned: nn.Module | None, run: Run) -> None:
+        # Only these rows need matplotlib.
+        from pour.report.pictures import save_pictures
+
+        name = f"{'-'.join(cell.forgotten_names).lower()}-{cell.key.row}-seed-{cell.key.seed}.png"
+        path = self._shared.out / "overlays" / name
+        if unlearned is not None:
+            save_pictures(self._shared.task, original, unlearned, self._shared.dataset, cell.key.forget, run, path)
 
     def _models(self, key: CellKey) -> dict[SharedRole, SharedModel]:
         keys = {role: ModelKey.of(key.seed, role, key.forget) for role in self._shared.experiment.roles}
@@ -201,42 +217,21 @@ class CellWorker:
         request = ForgetRequest(classes=list(key.forget), recipe=experiment.recipe, **data)
         return attempt(row, models["original"].model, request, run)
 
-    def _audit(
-        self, row: Row, key: CellKey, model: nn.Module, models: Mapping[SharedRole, SharedModel]
-    ) -> tuple[AuditReport | None, str | None]:
-        """Return the audit of a row's model, or the reason why it cannot be audited."""
+    def _audit(self, row: Row, key: CellKey, model: nn.Module, models: Mapping[SharedRole, SharedModel]) -> AuditReport:
         # The second retrained model is no reference for itself.
-        references = ("retrained",) if row.name == "ceiling" else ("retrained", "ceiling")
-        try:
-            report = audit(
-                original=models["original"].model,
-                unlearned=model,
-                retrained=[models[role].model for role in references if role in models],  # type: ignore[index]
-                task=self._shared.task,
-                data=self._shared.dataset,
-                classes=list(key.forget),
-                cache=self._shared.out / CACHE,
-                seed=key.seed,
-                device=self._shared.device,
-                progress=False,
-            )
-        except UsageError as error:
-            if row.method is None:
-                raise
-            return None, str(error)
-        return report, None
-
-
-def measured(report: AuditReport) -> dict[str, Any]:
-    """Return the fields of a cell that contain the unlearned model's part of an audit."""
-    lines = dict(zip(report.values(), report.lines, strict=True))
-    return {
-        "values": {name: line.unlearned for name, line in lines.items()},
-        "verdicts": {name: line.verdict for name, line in lines.items()},
-        "discrepancies": report.discrepancies,
-        "collapse": dict(report.collapse.get("unlearned", {})),
-        "answers": tuple(report.answers.get("unlearned", ())),
-    }
+        roles: tuple[SharedRole, ...] = ("retrained",) if row.name == "ceiling" else ("retrained", "ceiling")
+        return audit(
+            original=models["original"].model,
+            unlearned=model,
+            retrained=[models[role].model for role in roles if role in models],
+            task=self._shared.task,
+            data=self._shared.dataset,
+            classes=list(key.forget),
+            cache=self._shared.out / CACHE,
+            seed=key.seed,
+            device=self._shared.device,
+            progress=False,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

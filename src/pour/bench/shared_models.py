@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pour._io import write_text
 from pour._provenance import circumstances
+from pour._records import Json, read
 from pour.bench.experiment import Experiment, SharedRole, get_experiment
 from pour.bench.store import check_folder, forget_name, settled_precision
 from pour.errors import UsageError
@@ -211,15 +212,13 @@ class SharedModels:
     def _stored(self, key: ModelKey) -> SharedModel | None:
         path = self.out / key.path
         try:
-            stored = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-            if not isinstance(stored, dict):
-                return None
+            stored = read(dict[str, Json], path.with_suffix(".json"))
             same = all(stored.get(name) == value for name, value in self.identity(key).items())
             if not same or (self.precision is not None and stored.get("precision") != self.precision):
                 return None
             model = self.task.load_model(path, self.dataset, self.experiment.architecture)
-        except (OSError, ValueError):
-            # UsageError, the sentence for a damaged file, is a ValueError too. An unreadable model is trained again.
+        except (OSError, UsageError):
+            # A model that is missing or unreadable is trained again.
             return None
         stored_model = SharedModel(model, _digest(model), str(stored.get("data")))
         return stored_model if stored_model.digest == stored.get("digest") else None

@@ -122,17 +122,19 @@ class FrozenBackbone:
         scale = _FEATURE_NORM / features.square().sum(dim=1).mean().sqrt()
         model = self.build()
         layer = find_head(model).layer
-        head: _FreeHead | _SimplexHead
         with run.seeded():
-            kind = _SimplexHead if self.head == "simplex" else _FreeHead
+            kind = _SimplexHead if self.head == "simplex" else nn.Linear
             head = kind(features.shape[1], self.dataset.num_classes)
+        if isinstance(head, nn.Linear):
+            nn.init.zeros_(head.weight)
+            nn.init.zeros_(head.bias)
         batches = _FeatureBatches(features * scale, labels, batch_size=recipe.batch_size, seed=run.seed)
         exact = dataclasses.replace(run, precision="fp32")
         words = f"training the head of {self.arch}"
         log = fit(head, batches, recipe, exact, objective=_loss, description=words)
         with torch.no_grad():
-            layer.weight.copy_((head.matrix() * scale).view_as(layer.weight))
-            if layer.bias is not None and isinstance(head, _FreeHead):
+            layer.weight.copy_((head.weight * scale).view_as(layer.weight))
+            if layer.bias is not None and isinstance(head, nn.Linear):
                 layer.bias.copy_(head.bias)
         return model, log
 
@@ -172,22 +174,6 @@ class FrozenBackbone:
         return self._features[device], torch.as_tensor(split.labels, dtype=torch.int64, device=device)
 
 
-class _FreeHead(nn.Module):
-    """``W z + b`` from zeros."""
-
-    def __init__(self, width: int, classes: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(classes, width))
-        self.bias = nn.Parameter(torch.zeros(classes))
-
-    def matrix(self) -> Tensor:
-        """Return W, (C, d)."""
-        return self.weight
-
-    def forward(self, features: Tensor) -> Tensor:
-        return F.linear(features, self.weight, self.bias)
-
-
 class _SimplexHead(nn.Module):
     """``s T U^T z``. The rows have equal norms and equal angles, and sum to zero."""
 
@@ -202,8 +188,9 @@ class _SimplexHead(nn.Module):
         centred = torch.eye(classes) - 1 / classes
         self.register_buffer("corners", torch.linalg.qr(centred[:, :-1]).Q)
 
-    def matrix(self) -> Tensor:
-        """Return W, (C, d)."""
+    @property
+    def weight(self) -> Tensor:
+        """W, (C, d)."""
         # Gram-Schmidt, because a CUDA graph cannot capture the decomposition of a library.
         rows: list[Tensor] = []
         for column in self.columns.unbind(dim=1):
@@ -215,7 +202,7 @@ class _SimplexHead(nn.Module):
         return matrix
 
     def forward(self, features: Tensor) -> Tensor:
-        return F.linear(features, self.matrix())
+        return F.linear(features, self.weight)
 
 
 class _FeatureBatches:
