@@ -12,8 +12,7 @@ from script_modules import script
 from pour._records import decode, encode
 from pour.bench import EXPERIMENTS, Row, expand_rows, get_experiment, parse_seeds
 from pour.bench import rows as rows_module
-from pour.bench.columns import label_of
-from pour.bench.rows import REFERENCES, methods_of, tuned_options
+from pour.bench.rows import REFERENCES, label_of, methods_of, tuned_options
 from pour.bench.store import StoredExperiment
 from pour.errors import UsageError
 from pour.unlearning import IterativeMethod, Method, get_method, registry

@@ -12,7 +12,7 @@ from bench_cells import keep, made_up, table_grid
 from rich.console import Console
 
 from pour.bench import Row, make_table, render, show_table
-from pour.bench.columns import PAPER_COLUMNS, find_column, latex_text
+from pour.bench.columns import find_column, latex_text
 from pour.bench.published import Published, differs, published
 from pour.errors import UsageError
 
@@ -52,7 +52,7 @@ def test_mean_and_deviation_over_seeds(store: Path) -> None:
         assert entry.n == 3
     assert table.row("pour-p").entries["rmia"].mean == 50
     assert "airplane forgotten, seeds 0, 1, 2" in table.title
-    assert [column.key for column in table.columns] == [*PAPER_COLUMNS, "probe"]
+    assert [column.key for column in table.columns] == list(GRID.columns)
 
 
 def test_the_papers_attack_is_compared_on_the_encoders_features(tmp_path: Path) -> None:
@@ -272,26 +272,6 @@ def test_which_request(tmp_path: Path) -> None:
         sentence = rf"no results of forgetting {', '.join(forget)}; it has those of 5; dog; horse, dog; 9\."
         with pytest.raises(UsageError, match=sentence):
             make_table(tmp_path, forget=forget)
-
-
-def test_answers_are_compared_with_the_retrained_networks(tmp_path: Path) -> None:
-    """Also of cells that are older than the measure; what an audit said counts where it said something."""
-    told = {"answers_r": 0.5}
-    keep(
-        tmp_path,
-        GRID,
-        made_up(GRID, "original", answers=(10, 0, 0)),
-        made_up(GRID, "retrained", answers=(0, 8, 2)),
-        made_up(GRID, "pour-p", answers=(0, 2, 8)),
-        made_up(GRID, "delete-tuned", answers=(0, 2, 8), values=told),
-        made_up(GRID, "masked-head"),
-        made_up(GRID, "original", seed=1, answers=(10, 0, 0)),
-        made_up(GRID, "pour-p", seed=1, answers=(0, 2, 8)),
-    )
-    table = make_table(tmp_path, columns=["answers_r"])
-    found = {row.name: (entry.mean, entry.n) for row in table.rows if (entry := row.entries.get("answers_r"))}
-    expected = {"original": 100, "retrained": 0, "pour-p": 60, "delete-tuned": 50}
-    assert found == {name: (pytest.approx(value), 1) for name, value in expected.items()}
 
 
 def test_classes_side_by_side(store: Path) -> None:

@@ -12,7 +12,7 @@ from pour.auditing.measurement import Reading
 from pour.bench import Cell, Experiment, Row, get_experiment
 from pour.bench.cell import cell_setup
 from pour.bench.rows import expand_rows
-from pour.bench.store import write_cell, write_experiment
+from pour.bench.store import StoredExperiment, write_cell, write_experiment
 from pour.models import CAPTIONS, PROMPTS, TextTable
 from pour.models.clip.texts import prompts_of
 from pour.unlearning import get_method
@@ -82,6 +82,6 @@ def save_texts(path: Path, *, width: int = 48) -> Path:
 
 
 def keep(out: Path, experiment: Experiment, *cells: Cell) -> None:
-    write_experiment(out, experiment)
+    write_experiment(out, StoredExperiment.of(experiment))
     for cell in cells:
         write_cell(out, cell, {"seconds": 1.0}, "{}\n")

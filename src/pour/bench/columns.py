@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pour._records import record
 from pour.errors import UsageError
 from pour.metrics.catalogue import find_metric
 
-__all__ = ["BOTH_TEST_SETS", "PAPER_COLUMNS", "Column", "TableLayout", "find_column", "label_of", "latex_text"]
+__all__ = ["Column", "TableLayout", "find_column", "latex_text"]
 
 _ALIASES = {"rmia": "rmia_tpr", "probe": "probe_linear"}
 """Names of the paper for two metrics."""
@@ -62,6 +62,11 @@ class Column:
         """Factor between the audit's value and the shown one."""
         return 100.0 if self.percent else 1.0
 
+    def of_classes(self, names: str) -> Column:
+        """Return the column of one request in a table of several requests."""
+        key, label, latex = f"{self.key}.{names}", f"{self.label}, {names}", f"{self.latex}, {latex_text(names)}"
+        return replace(self, key=key, label=label, latex=latex)
+
 
 def find_column(key: str) -> Column:
     """Return the column of a metric, described by the catalogue of metrics.
@@ -103,64 +108,6 @@ def find_column(key: str) -> Column:
     )
 
 
-PAPER_COLUMNS = (
-    "acc_r",
-    "acc_f",
-    "acc_tr",
-    "acc_tf",
-    "aus",
-    "rmia",
-    "cka_f_o",
-    "cka_r_o",
-    "rus_o",
-    "cka_f_r",
-    "cka_r_r",
-    "rus_r",
-)
-"""Columns of the paper's first table, in its order."""
-
-BOTH_TEST_SETS = tuple(f"{key}{suffix}" for suffix in ("", "_external") for key in ("acc_r", "acc_f", "aus", "rus_o"))
-"""Columns of the paper's table under domain shift: four metrics on internal, then on external test images."""
-
-LABELS = {
-    "original": "Original",
-    "retrained": "Retrained",
-    "ceiling": "Retrained, second seed",
-    "finetune": "Finetune",
-    "fcs": "FCS",
-    "random-label": "Random Label",
-    "gradient-ascent": "Gradient Ascent",
-    "boundary-shrink": "Boundary Shrink",
-    "boundary-expand": "Boundary Expand",
-    "delete": "DELETE",
-    "delete-anchored": "DELETE, anchored",
-    "pour-p": "POUR-P",
-    "pour-p-mask": "POUR-P, masked",
-    "pour-p-scores": "POUR-P, by score",
-    "pour-p-decisions": "POUR-P, by decision",
-    "pour-d": "POUR-D",
-    "pour-a": "POUR-A",
-    "pour-d-cosine": "POUR-D, no warm-up",
-    "projun": "ProjUn",
-    "salun": "SalUn",
-    "scrub": "SCRUB",
-    "sure": "SURE",
-    "masked-head": "Masked head (control)",
-    "random-direction": "Random direction (control)",
-    "esc": "ESC",
-    "esc-1": "ESC, rank 1",
-    "leace": "LEACE",
-    "leace-orth": "LEACE, orthogonal",
-    "ssd": "SSD",
-    "neggrad-plus": "NegGrad+",
-    "bad-teacher": "Bad Teacher",
-    "unsir": "UNSIR",
-    "duck": "DUCK",
-    "l1-sparse": "l1-sparse",
-}
-"""Names of rows and methods in tables."""
-
-
 def latex_text(text: str) -> str:
     r"""Return a text as LaTeX prints it.
 
@@ -169,13 +116,3 @@ def latex_text(text: str) -> str:
         50 \% of a\_b\textasciitilde{}\{c\}
     """
     return " ".join(text.translate(_LATEX_SPECIAL).split())
-
-
-def label_of(row: str, method: str | None) -> str:
-    """Return the name of a row in tables.
-
-    Example:
-        >>> label_of("delete-common", "delete"), label_of("mine", "mine")
-        ('DELETE', 'mine')
-    """
-    return LABELS.get(row) or LABELS.get(method or "") or method or row

@@ -73,6 +73,11 @@ class Examples:
     otherwise: str = ""
     """Sentence for results on another dataset."""
 
+    def note_for(self, dataset: str) -> str:
+        """Return the note below a table of results on a dataset."""
+        alike = self.dataset in (None, dataset)
+        return f"{self.label}: {self.note}" if alike else f"{self.label}: {self.note} {self.otherwise}"
+
 
 @record
 @dataclass(frozen=True, kw_only=True)

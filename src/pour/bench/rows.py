@@ -35,6 +35,7 @@ __all__ = [
     "chosen_options",
     "common_options",
     "expand_rows",
+    "label_of",
     "methods_of",
     "read_options",
     "starting_options",
@@ -144,6 +145,8 @@ class _RowData:
     default: Mapping[str, Mapping[str, Options]]
     """Options of the variant ``default``, by method and row."""
     datasets: Mapping[str, _OfDataset]
+    labels: Mapping[str, str]
+    """Names of rows and methods in tables."""
 
     def of(self, dataset: str) -> _OfDataset:
         return self.datasets.get(dataset, _OfDataset())
@@ -152,6 +155,17 @@ class _RowData:
 @cache
 def _data() -> _RowData:
     return read(_RowData, Path(__file__).with_name("rows.toml"))
+
+
+def label_of(row: str, method: str | None) -> str:
+    """Return the name of a row in tables.
+
+    Example:
+        >>> label_of("delete-common", "delete"), label_of("mine", "mine")
+        ('DELETE', 'mine')
+    """
+    labels = _data().labels
+    return labels.get(row) or labels.get(method or "") or method or row
 
 
 def read_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -12,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from pour._io import atomic_path, refuse_to_overwrite, write_text
 from pour._records import Json, decode, encode, read, record
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from pour.bench.experiment import Experiment
 
     Setup: TypeAlias = Mapping[str, Any]
-    _Groups: TypeAlias = dict[str, list["Cell"]]
 else:
     from typing_extensions import TypedDict
 
@@ -56,7 +56,6 @@ __all__ = [
     "CellKey",
     "Store",
     "StoredExperiment",
-    "check_experiment",
     "check_folder",
     "check_unmixed",
     "export_store",
@@ -86,7 +85,6 @@ SAME_IN_ALL_CELLS = ("dataset", "architecture", "recipe", *START)
 _OF_ONE_CELL = ("forgotten", "seed", "row", "method", "setting", "options")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LARGEST_FILE = 256 * 2**20
-_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, order=True)
@@ -208,7 +206,7 @@ class StoredExperiment:
             seeds=experiment.seeds,
             rows=experiment.rows,
             task=experiment.task,
-            columns=experiment.columns,
+            columns=experiment.columns or experiment.get_task().metrics,
             table=experiment.table,
         )
 
@@ -284,11 +282,8 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 def read_cell(out: Path, key: CellKey) -> Cell | None:
     """Return a cell of a folder, or None if it is missing, damaged or in another cell's place."""
-    try:
-        cell = unseal((out / key.path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, UsageError):
-        return None
-    return cell if cell.key == key else None
+    cell = _cell_in(out / key.path)
+    return cell if cell is not None and cell.key == key else None
 
 
 def write_cell(out: Path, cell: Cell, run: Mapping[str, Any], report: str | None) -> None:
@@ -326,19 +321,28 @@ def load_store(path: str | Path) -> Store:
         return Store(path=source, cells=tuple(entry.cell for entry in content.cells), experiment=content.experiment)
     if not (source / CELLS).is_dir():
         raise UsageError(f"{source} holds no results; run pour bench --out {source} first.")
-    cells, damaged = [], []
-    for file in sorted((source / CELLS).glob("forget-*/seed-*/*.json")):
-        if file.name.endswith((".run.json", ".report.json")):
-            continue
-        try:
-            cell = unseal(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, UsageError):
-            cell = None
-        if cell is None or source / cell.key.path != file:
-            damaged.append(file.relative_to(source).as_posix())
-        else:
-            cells.append(cell)
-    return Store(path=source, cells=tuple(cells), experiment=read_experiment(source), damaged=tuple(damaged))
+    files = [file for file in sorted((source / CELLS).glob("forget-*/seed-*/*.json")) if not _is_beside(file)]
+    cells = {file.relative_to(source): _cell_in(file) for file in files}
+    whole = {file: cell for file, cell in cells.items() if cell is not None and cell.key.path == file}
+    return Store(
+        path=source,
+        cells=tuple(whole.values()),
+        experiment=read_experiment(source),
+        damaged=tuple(file.as_posix() for file in cells if file not in whole),
+    )
+
+
+def _is_beside(file: Path) -> bool:
+    """Return whether a file belongs to the cell of another file."""
+    return file.name.endswith((".run.json", ".report.json"))
+
+
+def _cell_in(file: Path) -> Cell | None:
+    """Return the cell in a file, or None if it is missing or damaged."""
+    try:
+        return unseal(file.read_text(encoding="utf-8"), file)
+    except (OSError, UnicodeDecodeError, UsageError):
+        return None
 
 
 def check_folder(out: Path) -> None:
@@ -352,38 +356,35 @@ def check_folder(out: Path) -> None:
         raise UsageError(f"{blocked} is a file; give a folder for the results.")
 
 
-def model_facts(out: Path) -> Iterator[dict[str, Any]]:
+def model_facts(out: Path) -> list[dict[str, Any]]:
     """Return the descriptions of a store's models, from the files beside them."""
-    found = _model_files(out)
-    yield from (facts for name, facts in found.items() if not name.endswith(".run.json") and isinstance(facts, dict))
+    return [facts for name, facts in _model_files(out).items() if not name.endswith(".run.json")]
 
 
 def _model_files(out: Path) -> dict[str, Any]:
     """Return the readable JSON files beside the models, by their path in the store."""
-    found = {}
+    files = {}
     for path in sorted((out / MODELS).rglob("*.json")):
-        try:
-            found[path.relative_to(out).as_posix()] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-    return found
+        with contextlib.suppress(OSError, ValueError):
+            files[path.relative_to(out).as_posix()] = json.loads(path.read_text(encoding="utf-8"))
+    return {name: facts for name, facts in files.items() if isinstance(facts, dict)}
 
 
 def settled_precision(out: Path, asked: Precision | None) -> Precision | None:
-    """Return the precision of a run: the asked one, otherwise that of the store's cells and models.
+    """Return the precision of a run: the argument, otherwise the precision of the store's cells and models.
 
     Raises:
-        UsageError: The store has another precision, or both and none was asked for.
+        UsageError: The store has another precision, or both and ``asked`` is None.
     """
     Run(device="cpu", precision=asked)
     cells = read_store(out) if (out / CELLS).is_dir() else []
-    found = {cell.precision for cell in cells} | {str(facts.get("precision")) for facts in model_facts(out)}
-    there: list[Precision] = [known for known in get_args(Precision) if known in found]
-    if asked is None and len(there) > 1:
-        raise UsageError(f"{out} holds results in {' and '.join(there)}; say with --precision which of them to keep.")
-    if asked is not None and there and asked not in there:
-        raise UsageError(f"{out} holds results in another precision ({there[0]}, not {asked}); give another folder.")
-    return there[0] if asked is None and there else asked
+    used = {cell.precision for cell in cells} | {str(facts.get("precision")) for facts in model_facts(out)}
+    stored: list[Precision] = [precision for precision in get_args(Precision) if precision in used]
+    if asked is None and len(stored) > 1:
+        raise UsageError(f"{out} holds results in {' and '.join(stored)}; say with --precision which of them to keep.")
+    if asked is not None and stored and asked not in stored:
+        raise UsageError(f"{out} holds results in another precision ({stored[0]}, not {asked}); give another folder.")
+    return stored[0] if asked is None and stored else asked
 
 
 def read_experiment(out: Path) -> StoredExperiment | None:
@@ -394,32 +395,27 @@ def read_experiment(out: Path) -> StoredExperiment | None:
         return None
 
 
-def check_experiment(out: Path, experiment: Experiment | StoredExperiment) -> StoredExperiment:
-    """Return what a folder will say of an experiment.
+def write_experiment(out: Path, experiment: StoredExperiment) -> None:
+    """Write the experiment of a folder.
 
     Raises:
         UsageError: The folder holds results of another experiment, or of models that were trained in another way.
     """
-    stored = experiment if isinstance(experiment, StoredExperiment) else StoredExperiment.of(experiment)
     known = read_experiment(out)
+    if known == experiment:
+        return
     if known is not None:
-        if known.name != stored.name:
-            raise UsageError(f"{out} holds results of {known.name}, not of {stored.name}; give another folder.")
-        names = {**known.facts, **stored.facts}
-        refuse_other(out, {"name": known.name, **known.facts}, {name: stored.facts.get(name) for name in names})
-        return stored
-    setups = [cell.setup for cell in read_store(out)] if (out / CELLS).is_dir() else []
-    for facts in (*setups, *model_facts(out)):
-        asked = {name: stored.facts.get(name) for name in (*SAME_IN_ALL_CELLS, *stored.settings) if name in facts}
-        refuse_other(out, {"name": facts.get("dataset"), **facts}, asked)
-    return stored
-
-
-def write_experiment(out: Path, experiment: Experiment | StoredExperiment) -> None:
-    """Write the experiment of a folder, after :func:`check_experiment`."""
-    stored = check_experiment(out, experiment)
-    if read_experiment(out) != stored:
-        write_text(out / EXPERIMENT_FILE, encode(stored, indent=1, sort_keys=True) + "\n")
+        if known.name != experiment.name:
+            raise UsageError(f"{out} holds results of {known.name}, not of {experiment.name}; give another folder.")
+        asked = {name: experiment.facts.get(name) for name in {**known.facts, **experiment.facts}}
+        refuse_other(out, {"name": known.name, **known.facts}, asked)
+    else:
+        setups = [cell.setup for cell in read_store(out)] if (out / CELLS).is_dir() else []
+        asked = {name: experiment.facts.get(name) for name in (*SAME_IN_ALL_CELLS, *experiment.settings)}
+        for facts in (*setups, *model_facts(out)):
+            shared = {name: value for name, value in asked.items() if name in facts}
+            refuse_other(out, {"name": facts.get("dataset"), **facts}, shared)
+    write_text(out / EXPERIMENT_FILE, encode(experiment, indent=1, sort_keys=True) + "\n")
 
 
 def refuse_other(out: Path, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
@@ -430,19 +426,17 @@ def refuse_other(out: Path, known: Mapping[str, Any], asked: Mapping[str, Any]) 
         known: Settings of the store's models, and the name of its experiment.
         asked: Settings that decide the models.
     """
-    other = next((name for name, value in asked.items() if known.get(name) != value), None)
-    if other is None:
-        return
-    before, after = known.get(other), asked[other]
-    there, wanted = _brief(before), _brief(after)
-    if there == wanted and isinstance(before, dict) and isinstance(after, dict):
-        # Two recipes of one name and length.
-        entry = next(name for name in {**before, **after} if before.get(name) != after.get(name))
-        there, wanted = (f"{entry} {recipe.get(entry)}" for recipe in (before, after))
-    raise UsageError(
-        f"{out} holds results of {known['name']} with another {other.replace('_', ' ')} ({there}, not {wanted}); "
-        "give another folder."
-    )
+    for name, value in asked.items():
+        stored = known.get(name)
+        if stored == value:
+            continue
+        texts = _brief(stored), _brief(value)
+        if texts[0] == texts[1] and isinstance(stored, dict) and isinstance(value, dict):
+            # Two recipes of one name and length.
+            entry = next(key for key in {**stored, **value} if stored.get(key) != value.get(key))
+            texts = f"{entry} {stored.get(entry)}", f"{entry} {value.get(entry)}"
+        setting = f"{name.replace('_', ' ')} ({texts[0]}, not {texts[1]})"
+        raise UsageError(f"{out} holds results of {known['name']} with another {setting}; give another folder.")
 
 
 def _brief(value: Any) -> str:
@@ -518,50 +512,36 @@ def import_store(file: str | Path, out: str | Path, *, overwrite: bool = False, 
         file: File of :func:`export_store`.
         out: Folder of the store, made if it is missing.
         overwrite: Replace cells of the folder that differ.
-        experiment: Name that the file's experiment must have; by default that of the folder, or any.
+        experiment: Name that the file's experiment must have; by default the name of the folder's experiment, or any.
 
     Raises:
-        UsageError: The file is damaged, its cells differ from those of the folder, or both together belong to
-            different models. Nothing was written.
+        UsageError: The file is damaged, its cells differ from the folder's, or both together belong to different
+            models. Nothing was written.
     """
     source, folder = Path(file), Path(out)
     check_folder(folder.resolve())
-    if not source.is_file():
-        raise UsageError(f"There is no file {source}; check the path.")
-    content = _read_results(source)
-    _check_same_experiment(content.experiment, folder, source, experiment)
-    known = {cell.key: cell for cell in read_store(folder)} if (folder / CELLS).is_dir() else {}
-    fresh = [entry for entry in content.cells if known.get(entry.cell.key) != entry.cell]
-    clashes = sorted(entry.cell.key.path.as_posix() for entry in fresh if entry.cell.key in known)
+    content, known = _read_results(source), read_experiment(folder)
+    name, expected = content.experiment and content.experiment.name, experiment or (known and known.name)
+    if name is None and experiment is not None:
+        raise UsageError(f"{source} does not say whose results it holds; export a store that has {EXPERIMENT_FILE}.")
+    if name is not None and expected not in (None, name):
+        raise UsageError(f"{source} holds results of {name}, not of {expected}; give the file of that experiment.")
+    cells = {cell.key: cell for cell in read_store(folder)} if (folder / CELLS).is_dir() else {}
+    fresh = [entry for entry in content.cells if cells.get(entry.cell.key) != entry.cell]
+    clashes = sorted(entry.cell.key.path.as_posix() for entry in fresh if entry.cell.key in cells)
     if clashes and not overwrite:
         raise UsageError(
             f"{len(clashes)} cells of {source} differ from those in {folder}, {clashes[0]} among them; pass "
             "overwrite=True (--overwrite) to replace them, or give another folder."
         )
-    together = {**known, **{entry.cell.key: entry.cell for entry in fresh}}
-    check_unmixed(together.values(), remedy="give another folder for them" if known else None)
-    if content.experiment is not None and read_experiment(folder) is None:
+    remedy = "give another folder for them" if cells else None
+    check_unmixed((cells | {entry.cell.key: entry.cell for entry in fresh}).values(), remedy=remedy)
+    if content.experiment is not None and known is None:
         write_experiment(folder, content.experiment)
     for entry in fresh:
         report = None if entry.report is None else json.dumps(entry.report, indent=1) + "\n"
         write_cell(folder, entry.cell, entry.run or {}, report)
     return len(fresh)
-
-
-def _check_same_experiment(found: StoredExperiment | None, folder: Path, source: Path, expected: str | None) -> None:
-    if found is None:
-        if expected is not None:
-            raise UsageError(
-                f"{source} does not say whose results it holds; export a store that has {EXPERIMENT_FILE}."
-            )
-        return
-    if expected is not None and found.name != expected:
-        raise UsageError(
-            f"{source} holds results of {found.name}, not of {expected}; give the file of that experiment."
-        )
-    known = read_experiment(folder)
-    if known is not None and found.name != known.name:
-        raise UsageError(f"{folder} holds results of {known.name}, and {source} those of {found.name}.")
 
 
 def check_unmixed(cells: Iterable[Cell], *, remedy: str | None = None) -> None:
@@ -574,70 +554,54 @@ def check_unmixed(cells: Iterable[Cell], *, remedy: str | None = None) -> None:
         cells: Cells of a store.
         remedy: Advice of the error. By default, the command that computes the odd cells again.
     """
-    models: dict[tuple[str, int, tuple[int, ...]], _Groups] = defaultdict(lambda: defaultdict(list))
-    kinds: dict[str, _Groups] = defaultdict(lambda: defaultdict(list))
-    measured: dict[str, _Groups] = defaultdict(lambda: defaultdict(list))
-    options: dict[str, _Groups] = defaultdict(lambda: defaultdict(list))
+    groups: dict[tuple[int, str, object], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
-        for role in ("original", "retrained", "ceiling"):
-            if role in cell.models:
-                request = () if role == "original" else cell.key.forget
-                models[role, cell.key.seed, request][cell.models[role]].append(cell)
-        for name in SAME_IN_ALL_CELLS:
-            kinds[name][_text(cell.setup.get(name))].append(cell)
-        kinds["precision"][cell.precision].append(cell)
-        measured["images"][cell.data].append(cell)
-        for name in cell.setup.keys() - {*SAME_IN_ALL_CELLS, *_OF_ONE_CELL}:
-            measured[name][_text(cell.setup[name])].append(cell)
-        options[cell.key.row][_text(cell.setup["options"])].append(cell)
-    if (kind := _first_mixed(kinds)) is not None:
-        raise UsageError(
-            f"The cells of this store differ in their {kind.replace('_', ' ')}; {_describe_odd(kinds[kind])}, so keep "
-            "each kind in its own folder."
-        )
-    if (what := _first_mixed(measured)) is not None:
-        raise UsageError(f"The cells of this store differ in their {what}; {_advise(measured[what], remedy)}")
-    if (row := _first_mixed(options)) is not None:
-        raise UsageError(f"The cells of {row} have different options; {_advise(options[row], remedy)}")
-    if (found := _first_mixed(models)) is not None:
-        role, seed, _ = found
-        raise UsageError(
-            f"The cells of seed {seed} belong to {len(models[found])} different {role} models; "
-            f"{_advise(models[found], remedy)}"
-        )
+        for condition, value in _conditions(cell):
+            groups[condition][json.dumps(value, sort_keys=True)].append(cell)
+    mixed = [condition for condition, by_value in groups.items() if len(by_value) > 1]
+    if mixed:
+        rank, sentence, _ = condition = min(mixed, key=lambda condition: condition[0])
+        kinds = sorted(groups[condition].values(), key=len)
+        advice = _command([cell for kind in kinds for cell in kind]) if remedy is None else f"{remedy}."
+        if rank == 0:
+            advice = "keep each kind in its own folder."
+        raise UsageError(f"{sentence.format(len(kinds))}; {_odd_cells(kinds)}, so {advice}")
 
 
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
+def _conditions(cell: Cell) -> Iterator[tuple[tuple[int, str, object], Any]]:
+    """Yield all values of a cell that others must share: rank, sentence and scope of a difference, and the value."""
+    differ = "The cells of this store differ in their"
+    for name in SAME_IN_ALL_CELLS:
+        yield (0, f"{differ} {name.replace('_', ' ')}", None), cell.setup.get(name)
+    yield (0, f"{differ} precision", None), cell.precision
+    yield (1, f"{differ} images", None), cell.data
+    for name in sorted(cell.setup.keys() - {*SAME_IN_ALL_CELLS, *_OF_ONE_CELL}):
+        yield (1, f"{differ} {name}", None), cell.setup[name]
+    yield (2, f"The cells of {cell.key.row} have different options", None), cell.setup["options"]
+    for role in (role for role in ("original", "retrained", "ceiling") if role in cell.models):
+        request = None if role == "original" else cell.key.forget
+        sentence = f"The cells of seed {cell.key.seed} belong to {{}} different {role} models"
+        yield (3, sentence, request), cell.models[role]
 
 
-def _first_mixed(groups: Mapping[_Key, _Groups]) -> _Key | None:
-    """Return the first key with cells of several values."""
-    return next((key for key, found in groups.items() if len(found) > 1), None)
-
-
-def _describe_odd(groups: _Groups) -> str:
-    """Describe the smallest group of cells, which differs from the others."""
-    odd = min(groups.values(), key=len)
-    others = sum(map(len, groups.values())) - len(odd)
+def _odd_cells(kinds: list[list[Cell]]) -> str:
+    """Describe the smallest group of cells."""
+    odd, others = kinds[0], sum(map(len, kinds[1:]))
     rows, seeds = sorted({cell.key.row for cell in odd}), sorted({cell.key.seed for cell in odd})
     classes = dict.fromkeys(" and ".join(_class_names(cell)) for cell in odd)
     where = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}, class {', '.join(classes)}"
     return f"{', '.join(rows)} ({where}) {'is' if len(odd) == 1 else 'are'} unlike the other {others}"
 
 
-def _advise(groups: _Groups, remedy: str | None) -> str:
-    """Return which cells differ, and the flags that compute all of them again."""
-    if remedy is not None:
-        return f"{_describe_odd(groups)}, so {remedy}."
-    cells = [cell for group in groups.values() for cell in group]
+def _command(cells: list[Cell]) -> str:
+    """Return the flags that compute cells again."""
     seeds = sorted({cell.key.seed for cell in cells})
     classes = dict.fromkeys(_class_names(cell)[0] for cell in cells if len(cell.key.forget) == 1)
     flags = ["--seeds", ",".join(map(str, seeds)) + "," * (len(seeds) == 1)]
     flags += [part for name in classes for part in ("--forget", name)]
     return (
-        f"{_describe_odd(groups)}, so run pour bench on this store with {shlex.join(flags)} and without --methods, "
-        "which redoes those that do not match, and remove cells of rows that the experiment no longer has."
+        f"run pour bench on this store with {shlex.join(flags)} and without --methods, which redoes those that do not "
+        "match, and remove cells of rows that the experiment no longer has."
     )
 
 
