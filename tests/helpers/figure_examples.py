@@ -83,11 +83,10 @@ def confusion(classes: Sequence[str] = NAMES) -> figures.ConfusionData:
 
 
 def changes(classes: Sequence[str] = NAMES) -> figures.ChangesData:
-    size = len(classes)
-    before = 9 * torch.eye(size, dtype=torch.int64) + torch.eye(size, dtype=torch.int64).roll(1, 1)
-    after = before.clone()
-    after[1] = torch.eye(size, dtype=torch.int64)[0] * 10
-    return figures.changes_data(before, {classes[1]: after}, classes=classes, forgotten={classes[1]: [1]})
+    before = [9] * len(classes)
+    after = [0 if label == 1 else right for label, right in enumerate(before)]
+    images = [10] * len(classes)
+    return figures.changes_data(images, before, {classes[1]: after}, classes=classes, forgotten={classes[1]: [1]})
 
 
 def gradcam(classes: Sequence[str] = NAMES) -> figures.GradCamData:

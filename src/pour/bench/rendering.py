@@ -8,7 +8,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-import torch
 from rich.console import Console
 from rich.console import Group as Stacked
 from rich.measure import Measurement
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
     from rich.console import RenderableType
-    from torch import Tensor
 
     from pour.bench.columns import Column
     from pour.bench.store import Cell
@@ -213,8 +211,9 @@ def draw_bars(results: str | Path, *, row: str = "specific", seed: int = 0, them
         raise UsageError(f"{results} has no results of the row {row!r} and seed {seed} with an accuracy per class.")
     check_unmixed(cells)
     data = changes_data(
-        _confusion(cells[0], "_before"),
-        {cell.forgotten_names[0]: _confusion(cell, "") for cell in cells},
+        [cells[0].values[f"acc.{name}"].n or 0 for name in _class_names(cells[0])],
+        _right(cells[0], "_before"),
+        {cell.forgotten_names[0]: _right(cell, "") for cell in cells},
         classes=_class_names(cells[0]),
         forgotten={cell.forgotten_names[0]: cell.key.forget for cell in cells},
     )
@@ -249,9 +248,7 @@ def _class_names(cell: Cell) -> list[str]:
     return [name for name in names if f"acc.{name}_before" in cell.values]
 
 
-def _confusion(cell: Cell, suffix: str) -> Tensor:
-    """Return a confusion matrix with the right answers of a cell. Its wrong answers are made up."""
+def _right(cell: Cell, suffix: str) -> list[int]:
+    """Return the number of right answers for each class."""
     readings = [cell.values[f"acc.{name}{suffix}"] for name in _class_names(cell)]
-    images = torch.tensor([reading.n or 0 for reading in readings])
-    right = torch.tensor([round(reading.value * (reading.n or 0)) for reading in readings])
-    return torch.diag(right) + torch.diag(images - right).roll(1, dims=1)
+    return [round(reading.value * (reading.n or 0)) for reading in readings]

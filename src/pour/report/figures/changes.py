@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
-    from torch import Tensor
 
 __all__ = ["AccuracyChange", "ChangesData", "changes_data", "draw_changes"]
 
@@ -48,33 +47,44 @@ class ChangesData:
 
 
 def changes_data(
-    before: Tensor, after: Mapping[str, Tensor], *, classes: Sequence[str], forgotten: Mapping[str, Sequence[int]]
+    images: Sequence[int],
+    before: Sequence[int],
+    after: Mapping[str, Sequence[int]],
+    *,
+    classes: Sequence[str],
+    forgotten: Mapping[str, Sequence[int]],
 ) -> ChangesData:
-    """Compare confusion matrices before and after each request.
+    """Compare the right answers before and after each request.
 
     Args:
-        before: Counts of the original model from :func:`pour.metrics.confusion_matrix`, (C, C).
-        after: Counts after each request, by its name.
+        images: Number of images of each class, (C,).
+        before: Number of right answers of the original model for each class, (C,).
+        after: Numbers of right answers after each request, by its name.
         classes: Names of all classes.
         forgotten: Indices of the classes that each request forgets, by its name.
 
     Example:
-        >>> import torch
-        >>> before, after = torch.tensor([[9, 1], [2, 8]]), torch.tensor([[1, 9], [1, 9]])
-        >>> data = changes_data(before, {"a cat": after}, classes=["cat", "dog"], forgotten={"a cat": [0]})
+        >>> data = changes_data([10, 10], [9, 8], {"a cat": [1, 9]}, classes=["cat", "dog"], forgotten={"a cat": [0]})
         >>> data.requests[0].change.round(2)
         array([-0.8,  0.1])
     """
     if not after:
-        raise UsageError("There is no request to compare with; give at least one confusion matrix after forgetting.")
-    size = len(classes)
-    for name, counts in {"before": before, **after}.items():
-        if counts.shape != (size, size):
-            raise UsageError(f"The counts of {name} are {tuple(counts.shape)}, but there are {size} class names.")
+        raise UsageError("There is no request to compare with; give at least one model's answers after forgetting.")
+    for name, counts in {"images": images, "before": before, **after}.items():
+        if len(counts) != len(classes):
+            raise UsageError(f"The counts of {name} are of {len(counts)} classes, but there are {len(classes)} names.")
     missing = [name for name in after if name not in forgotten]
     if missing:
         raise UsageError(f"forgotten does not say which classes {missing[0]!r} names.")
-    requests = [_change(name, before.cpu(), counts.cpu(), tuple(forgotten[name])) for name, counts in after.items()]
+    requests = []
+    for name, right in after.items():
+        ends = np.full((3, len(classes)), np.nan)
+        for label, n in enumerate(images):
+            if n:
+                change = rate_difference(wilson(right[label], n), wilson(before[label], n))
+                ends[:, label] = change.value, change.low, change.high
+        labels = tuple(forgotten[name])
+        requests.append(AccuracyChange(name=name, forgotten=labels, change=ends[0], low=ends[1], high=ends[2]))
     return ChangesData(requests=tuple(requests), classes=tuple(classes))
 
 
@@ -131,13 +141,3 @@ def _largest(data: ChangesData) -> list[int]:
     others = [label for label in np.argsort(-largest, kind="stable").tolist() if label not in forgotten]
     drawn = [*sorted(forgotten)[:_MOST], *others][:_MOST]
     return sorted(drawn, key=lambda label: float(np.nan_to_num(data.requests[0].change[label])))
-
-
-def _change(name: str, before: Tensor, after: Tensor, forgotten: tuple[int, ...]) -> AccuracyChange:
-    ends = np.full((3, len(before)), np.nan)
-    for label in range(len(before)):
-        if before[label].sum() and after[label].sum():
-            old, new = (wilson(int(counts[label, label]), int(counts[label].sum())) for counts in (before, after))
-            moved = rate_difference(new, old)
-            ends[:, label] = moved.value, moved.low, moved.high
-    return AccuracyChange(name=name, forgotten=forgotten, change=ends[0], low=ends[1], high=ends[2])
