@@ -12,7 +12,7 @@ from script_modules import script
 from pour._records import decode, encode
 from pour.bench import EXPERIMENTS, Row, expand_rows, get_experiment, parse_seeds
 from pour.bench import rows as rows_module
-from pour.bench.rows import REFERENCES, label_of, methods_of, tuned_options
+from pour.bench.rows import REFERENCES, label_of, methods_of, tuned_row
 from pour.bench.store import StoredExperiment
 from pour.errors import UsageError
 from pour.unlearning import IterativeMethod, Method, get_method, registry
@@ -102,10 +102,10 @@ def result_file(folder: Path, method: str, **changes: object) -> None:
 def test_tuned_options_come_from_a_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result_file(tmp_path, "delete")
     result_file(tmp_path, "finetune", best=None)
-    tuned = tuned_options("delete", "cifar10", tmp_path)
+    tuned = tuned_row("delete", "cifar10", tmp_path)
     assert tuned.options == {"lr": 0.5, "epochs": 3, "batch_norm": "frozen"}
     assert tuned.note == "tuned by the rule 'benchmark' with seed 100"
-    assert (tuned.classes, tuned.seed) == ((), 100), "an older file does not say which classes"
+    assert (tuned.tuned_on, tuned.tuned_with) == ((), 100), "an older file does not say which classes"
     rows = {row.name: row for row in get_experiment("cifar10", {"tuning": str(tmp_path)}).rows}
     assert rows["delete-tuned"].resolved()["lr"] == 0.5
     for untuned in ("finetune-tuned", "scrub-tuned"):
@@ -118,10 +118,10 @@ def test_tuned_options_come_from_a_tuning(tmp_path: Path, monkeypatch: pytest.Mo
     frozen.write_text(json.dumps({"cifar100": {"scrub": {"options": {"lr": 7.0}, "rule": "benchmark", "seed": 1}}}))
     assert ship(tmp_path, "cifar10", frozen) == ["delete"]
     monkeypatch.setattr(rows_module, "TUNED", frozen)
-    chosen = tuned_options("delete", "cifar10")[0]
+    chosen = tuned_row("delete", "cifar10").options
     assert chosen == make_method("delete", lr=0.5, epochs=3, batch_norm="frozen").options(), "all that it ran with"
-    assert tuned_options("scrub", "cifar100")[0]["lr"] == 7.0
-    assert tuned_options("scrub", "cifar10")[0] == {"batch_norm": "frozen"}
+    assert tuned_row("scrub", "cifar100").options["lr"] == 7.0
+    assert tuned_row("scrub", "cifar10").options == {"batch_norm": "frozen"}
 
 
 def test_a_tuned_pour_d_has_rows_at_its_defaults_beside_it(tmp_path: Path) -> None:
@@ -156,11 +156,11 @@ def test_options_of_another_network_are_not_taken(tmp_path: Path, monkeypatch: p
     frozen = tmp_path / "tuned.json"
     ship(tmp_path, "cifar10", frozen)
     monkeypatch.setattr(rows_module, "TUNED", frozen)
-    assert tuned_options("delete", "cifar10", architecture="resnet18")[0]["lr"] == 0.5
-    untuned = tuned_options("delete", "cifar10", architecture="resnet-small")
+    assert tuned_row("delete", "cifar10", architecture="resnet18").options["lr"] == 0.5
+    untuned = tuned_row("delete", "cifar10", architecture="resnet-small")
     assert untuned.options == {"batch_norm": "frozen"}
     assert untuned.note.startswith("not tuned")
-    assert (untuned.classes, untuned.seed) == ((), None)
+    assert (untuned.tuned_on, untuned.tuned_with) == ((), None)
 
 
 def test_what_ships_with_pour_says_all_that_was_tuned_and_on_what() -> None:
@@ -185,12 +185,12 @@ def test_a_folder_without_tuning_is_told(tmp_path: Path) -> None:
 def test_a_tuning_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     result_file(tmp_path / "cut", "delete", best=7)
     with pytest.raises(UsageError, match=r"result.json cannot be used: best is 7, but there are 2 trials"):
-        tuned_options("delete", "cifar10", tmp_path / "cut")
+        tuned_row("delete", "cifar10", tmp_path / "cut")
     broken = tmp_path / "broken" / "delete-benchmark" / "result.json"
     broken.parent.mkdir(parents=True)
     broken.write_text("{")
     with pytest.raises(UsageError, match="is not valid JSON"):
-        tuned_options("delete", "cifar10", tmp_path / "broken")
+        tuned_row("delete", "cifar10", tmp_path / "broken")
     with pytest.raises(UsageError, match="has no tuning by the rule benchmark"):
         ship(tmp_path, "cifar10", tmp_path / "x.json")
 

@@ -16,7 +16,7 @@ from pour._io import write_text
 from pour._records import encode
 from pour._torchvision import torchvision_works
 from pour.bench import EXPERIMENTS, Row, get_experiment, tune_experiment
-from pour.bench.rows import tuned_options
+from pour.bench.rows import tuned_row
 from pour.bench.selection import Rule, Trial, TuningResult, choose, relative_change
 from pour.bench.tuning import MethodTuning, grid
 from pour.errors import DivergenceError, UsageError
@@ -428,7 +428,7 @@ def test_batch_norm_may_train_in_a_folder_of_its_own(tmp_path: Path, monkeypatch
     grid = small_grid(rows=rows)
     (result,) = tune_experiment(grid, tmp_path / "training", batch_norm="train", device="cpu", progress=False)
     assert {trial.options["batch_norm"] for trial in result.trials} == {"train"}
-    taken = tuned_options("finetune", "digits", tmp_path / "training")
+    taken = tuned_row("finetune", "digits", tmp_path / "training")
     assert taken.options["batch_norm"] == "train", "a grid takes what was tuned"
     (tmp_path / "training" / "finetune-benchmark" / "result.json").unlink()
     before = sorted((tmp_path / "training").rglob("*"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from pour._records import Option, read, record
 from pour.bench.selection import Rule, TuningResult
@@ -18,7 +18,7 @@ from pour.unlearning.registry import get_method, list_methods
 from pour.unlearning.unlearn import make_method
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 __all__ = [
     "NOT_TUNED",
@@ -28,7 +28,6 @@ __all__ = [
     "Setting",
     "Shipped",
     "ShippedOptions",
-    "Tuned",
     "Variant",
     "check_row_name",
     "check_tuning",
@@ -39,7 +38,7 @@ __all__ = [
     "methods_of",
     "read_options",
     "starting_options",
-    "tuned_options",
+    "tuned_row",
     "tuned_row_options",
 ]
 
@@ -62,6 +61,7 @@ Options = dict[str, Option]
 # Rows also name files.
 _ROW_NAME = re.compile(r"[\w.+-]+")
 _USUAL_RATE = 1e-4
+_COMMON_NOTE = "the rivals' common code base"
 _FAMILIES: dict[str, Family] = {"paper": "paper", "controls": "control", "relatives": "relative", OTHERS: "relative"}
 
 
@@ -197,18 +197,19 @@ def expand_rows(
     """
     if tuning is not None:
         check_tuning(tuning)
+    tuned = partial(tuned_row, dataset=dataset, folder=tuning, architecture=architecture)
     rows: list[Row] = []
     for name in names:
         if isinstance(name, Row):
             rows.append(name)
         elif name == "anchored":
-            rows += _anchored_rows(dataset, tuning, architecture)
+            rows += _anchored_rows(tuned("delete"))
         elif name == "references" or name in REFERENCES:
             models = REFERENCES if name == "references" else (name,)
             rows += [Row(name=model, setting="reference", family="reference") for model in models]
         else:
             for method in methods_of(name):
-                rows += _rows_of(method, dataset, tuple(variants), tuning, architecture)
+                rows += [row for row in _rows_of(method, dataset, tuned) if row.setting in ("closed form", *variants)]
     return tuple(rows)
 
 
@@ -227,66 +228,35 @@ def _family(method: str) -> Family:
     return _FAMILIES[next(groups, OTHERS)]
 
 
-def _rows_of(
-    method: str, dataset: str, variants: tuple[Variant, ...], tuning: Path | None, architecture: str | None
-) -> list[Row]:
-    """Return the rows of one method: its variants, or its rows in closed form."""
+def _rows_of(method: str, dataset: str, tuned: Callable[[str], Row]) -> list[Row]:
+    """Return the rows of one method: all its variants, or its rows in closed form."""
     kind, family, data = get_method(method), _family(method), _data()
     if not issubclass(kind, IterativeMethod):
         rows = data.of(dataset).closed_form.get(method) or data.closed_form.get(method) or {method: {}}
         return [Row(name=name, method=method, family=family, options=options) for name, options in rows.items()]
-    tuned = tuned_options(method, dataset, tuning, architecture=architecture)
+    common, tuned_one = common_options(kind, dataset), tuned(method)
     rows_of_method = [
-        Row(
-            name=f"{method}-common",
-            method=method,
-            setting="common",
-            family=family,
-            options=common_options(kind, dataset),
-            note="the rivals' common code base",
-        ),
-        Row(
-            name=f"{method}-tuned",
-            method=method,
-            setting="tuned",
-            family=family,
-            options=tuned.options,
-            note=tuned.note,
-            tuned_on=tuned.classes,
-            tuned_with=tuned.seed,
-        ),
+        Row(name=f"{method}-common", method=method, setting="common", family=family, options=common, note=_COMMON_NOTE),
+        tuned_one,
     ]
     # A tuned row without tuned options already has the defaults.
-    for name, options in {} if tuned.seed is None else data.default.get(method, {}).items():
+    for name, options in {} if tuned_one.tuned_with is None else data.default.get(method, {}).items():
         changed = "".join(f", but {option}={value}" for option, value in options.items())
         note = f"the method's defaults{changed}"
         row = Row(name=name, method=method, setting="default", family=family, options=options, note=note)
         rows_of_method.append(row)
-    return [row for row in rows_of_method if row.setting in variants]
+    return rows_of_method
 
 
-def _anchored_rows(dataset: str, tuning: Path | None, architecture: str | None) -> list[Row]:
+def _anchored_rows(delete: Row) -> list[Row]:
     """Return POUR-A at its defaults and DELETE with its tuned options, both on forget images and copies of them."""
-    tuned = tuned_options("delete", dataset, tuning, architecture=architecture)
+    # By default POUR-A also reads retained images if the request has them, as a benchmark's request does.
+    views = {"anchor": "views"}
+    note = "the method's defaults, but anchor=views"
     return [
-        Row(
-            name="pour-a",
-            method="pour-a",
-            setting="default",
-            family="paper",
-            # By default it also reads retained images if the request has them, as a benchmark's request does.
-            options={"anchor": "views"},
-            note="the method's defaults, but anchor=views",
-        ),
-        Row(
-            name="delete-anchored",
-            method="delete",
-            setting="tuned",
-            family="paper",
-            options={**tuned.options, "anchor": "views"},
-            note=f"{tuned.note}; anchor=views",
-            tuned_on=tuned.classes,
-            tuned_with=tuned.seed,
+        Row(name="pour-a", method="pour-a", setting="default", family="paper", options=views, note=note),
+        replace(
+            delete, name="delete-anchored", options={**delete.options, **views}, note=f"{delete.note}; anchor=views"
         ),
     ]
 
@@ -323,19 +293,8 @@ Shipped = dict[str, dict[str, ShippedOptions]]
 """Content of ``tuned.json``, by dataset and method."""
 
 
-class Tuned(NamedTuple):
-    """Options of a tuned row and their origin."""
-
-    options: dict[str, Any]
-    note: str
-    classes: tuple[int, ...] = ()
-    """Classes that the trials forgot; empty if nothing was tuned."""
-    seed: int | None = None
-    """Seed of the trials; None if nothing was tuned."""
-
-
-def tuned_options(method: str, dataset: str, folder: Path | None = None, *, architecture: str | None = None) -> Tuned:
-    """Return the options that tuning chose for a method, or its defaults with BatchNorm frozen if it was not tuned.
+def tuned_row(method: str, dataset: str, folder: Path | None = None, *, architecture: str | None = None) -> Row:
+    """Return the row with the options that tuning chose for a method, or with its defaults and BatchNorm frozen.
 
     Args:
         method: An iterative method.
@@ -346,21 +305,23 @@ def tuned_options(method: str, dataset: str, folder: Path | None = None, *, arch
     Raises:
         UsageError: The folder contains a tuning on another network or dataset.
     """
-    frozen = tuned_row_options(method, dataset, {})
     choice = _shipped().get(dataset, {}).get(method) if folder is None else chosen_options(folder, method)
     subjects = () if choice is None else ((choice.dataset, dataset), (choice.architecture, architecture))
     other = next((pair for pair in subjects if None not in pair and pair[0] != pair[1]), None)
     if other is not None and folder is not None:
         raise UsageError(f"{folder} was tuned for {method} on {other[0]}, not on {other[1]}; run pour tune for it.")
+    row = Row(name=f"{method}-tuned", method=method, setting="tuned", family=_family(method))
     if choice is None or other is not None:
-        defaults = make_method(method).options()
-        changes = ", ".join(f"{name}={value}" for name, value in frozen.items() if defaults.get(name) != value)
-        return Tuned(frozen, f"{NOT_TUNED}: the method's defaults" + (f", but {changes}" if changes else ""))
-    return Tuned(
-        tuned_row_options(method, dataset, choice.options),
-        f"tuned by the rule {choice.rule!r} with seed {choice.seed}",
-        choice.forgotten,
-        choice.seed,
+        defaults, options = make_method(method).options(), tuned_row_options(method, dataset, {})
+        changes = ", ".join(f"{name}={value}" for name, value in options.items() if defaults.get(name) != value)
+        note = f"{NOT_TUNED}: the method's defaults" + (f", but {changes}" if changes else "")
+        return replace(row, options=options, note=note)
+    return replace(
+        row,
+        options=tuned_row_options(method, dataset, choice.options),
+        note=f"tuned by the rule {choice.rule!r} with seed {choice.seed}",
+        tuned_on=choice.forgotten,
+        tuned_with=choice.seed,
     )
 
 
