@@ -95,14 +95,10 @@ def draw_confusion(data: ConfusionData, *, theme: Theme = "light") -> Figure:
         smoothing = "nearest" if size <= 100 else "antialiased"
         for axes, name in zip(panels.flat, names, strict=True):
             shares = data.shares[name]
-            image = axes.imshow(shares, style.share_map(), vmin=0, vmax=1, aspect="equal", interpolation=smoothing)
+            cell = _cell if size <= _WRITTEN_CLASSES else None
+            letters = 5.2 if len(names) > 2 else 6.0
+            image = style.matrix(axes, shares, cell, letters, aspect="equal", interpolation=smoothing)
             _label_axes(axes, data, style, first=name == names[0])
-            if size <= _WRITTEN_CLASSES:
-                texts = [
-                    [f"{100 * share:.0f}" if share >= _SMALLEST_WRITTEN else "" for share in row] for row in shares
-                ]
-                style.write_cells(axes, shares, texts, 5.2 if len(names) > 2 else 6.0)
-            style.frame(axes, style.muted, 0.6)
             style.title_model(axes, name)
             for label in data.forgotten if named else ():
                 style.mark_row(axes, label, size)
@@ -116,6 +112,10 @@ def draw_confusion(data: ConfusionData, *, theme: Theme = "light") -> Figure:
 
 def _percent(share: float) -> str:
     return "none" if np.isnan(share) else f"{100 * share:.1f} %"
+
+
+def _cell(share: float) -> str:
+    return f"{100 * share:.0f}" if share >= _SMALLEST_WRITTEN else ""
 
 
 def _label_axes(axes: Axes, data: ConfusionData, style: Style, *, first: bool) -> None:

@@ -93,10 +93,10 @@ def embedding_data(
         ((20, 2), 40)
     """
     resolved = resolve_method(method)
-    if limit < 3:
-        raise UsageError(f"limit is {limit}; a map needs at least 3 images.")
     every = labels.detach().cpu().numpy().astype(np.int64)
     _check(features, every, classes)
+    if min(limit, len(every)) < 3:
+        raise UsageError(f"limit is {limit} of {len(every)} images; a map needs at least 3 images.")
     is_forgotten = np.isin(every, list(forgotten))
     drawn_rows = spread_rows(every, is_forgotten, limit, share=_FORGOTTEN_SHARE, seed=seed)
     # The original comes first, because the others are put into its map.
@@ -194,9 +194,7 @@ def _check(features: Mapping[str, Tensor], labels: Rows, classes: Sequence[str])
             )
         if not bool(torch.isfinite(rows).all()):
             raise UsageError(f"The features of {name} hold NaN or infinite values; the model has diverged.")
-    if len(labels) < 3:
-        raise UsageError(f"{len(labels)} images are too few for a map; give at least 3.")
-    if int(labels.min()) < 0 or int(labels.max()) >= len(classes):
+    if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= len(classes)):
         raise UsageError(f"labels run from {labels.min()} to {labels.max()}, but there are {len(classes)} classes.")
 
 

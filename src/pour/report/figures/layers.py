@@ -48,21 +48,19 @@ def draw_layers(maps: Sequence[LayerMap], *, theme: Theme = "light") -> Figure:
             axes = panels[line, column]
             axes.set_visible(True)
             values = np.array(entry.values, float).reshape(len(entry.rows), len(entry.columns))
-            image = axes.imshow(values, style.share_map(), vmin=0, vmax=1, origin="lower", interpolation="nearest")
+            text = "{:.2f}".format if max(values.shape) <= _WRITTEN_LAYERS else None
+            image = style.matrix(axes, values, text, 5.5, origin="lower", interpolation="nearest")
             axes.set_title(f"{_SIDES[entry.side]}, n = {entry.n:,}", fontsize=7.5)
             _name_layers(axes, entry, across=line == len(sides) - 1, down=column == 0)
-            style.frame(axes, style.muted, 0.6)
             if entry.reference == "retrained":
                 style.frame_reference(axes)
-            if max(values.shape) <= _WRITTEN_LAYERS:
-                style.write_cells(axes, values, [[f"{value:.2f}" for value in row] for row in values], 5.5)
             if values.size:
                 words.append(
                     f"with the {entry.reference} on {_SIDES[entry.side]} {values[-1, -1]:.2f} at the last layer"
                 )
         style.color_bar(image, panels, shrink=0.7, aspect=30, label="linear CKA")
-        text = f"CKA between layers of the unlearned model and its references: {', '.join(words)}."
-        return finish(style, figure, text)
+        description = f"CKA between layers of the unlearned model and its references: {', '.join(words)}."
+        return finish(style, figure, description)
 
 
 def _name_layers(axes: Axes, entry: LayerMap, *, across: bool, down: bool) -> None:

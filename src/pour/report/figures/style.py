@@ -26,11 +26,10 @@ from matplotlib.ticker import PercentFormatter
 from pour.errors import check_choice
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.colors import Colormap
     from matplotlib.image import AxesImage
     from numpy.typing import NDArray
 
@@ -118,10 +117,6 @@ class Style:
             role, self.accent
         )
 
-    def share_map(self) -> Colormap:
-        """Return the colour map of shares. Missing shares are grey."""
-        return LinearSegmentedColormap.from_list("pour", self.shares).with_extremes(bad=self.faint)
-
     def figure(self, width: float, height: float, *, gap: float | None = None) -> Figure:
         """Return an empty figure without a window, with its size and the gap between pictures in inches."""
         options: dict[str, Any] = {} if gap is None else {"w_pad": gap, "h_pad": gap, "wspace": 0.0, "hspace": 0.0}
@@ -160,14 +155,18 @@ class Style:
         """Return path effects that keep text readable over lines and points."""
         return [withStroke(linewidth=2.0, foreground=self.background)]
 
-    def write_cells(self, axes: Axes, values: NDArray[np.float64], texts: Sequence[Sequence[str]], size: float) -> None:
-        """Write a text into each cell of a matrix with the colours of :meth:`share_map`."""
-        colors = self.share_map()
-        for (i, j), value in np.ndenumerate(values):
-            if texts[i][j]:
+    def matrix(
+        self, axes: Axes, shares: NDArray[np.float64], cell: Callable[[float], str] | None, size: float, **options: Any
+    ) -> AxesImage:
+        """Draw a matrix of shares, with the text that ``cell`` returns for each share. Missing shares are grey."""
+        colors = LinearSegmentedColormap.from_list("pour", self.shares).with_extremes(bad=self.faint)
+        self.frame(axes, self.muted, 0.6)
+        for (i, j), value in np.ndenumerate(shares):
+            if cell and (text := cell(value)):
                 red, green, blue, _ = colors(value)
                 ink = "#111111" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "#ffffff"
-                axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=size, color=ink, in_layout=False)
+                axes.text(j, i, text, ha="center", va="center", fontsize=size, color=ink, in_layout=False)
+        return axes.imshow(shares, colors, vmin=0, vmax=1, **options)
 
     def color_bar(self, image: AxesImage, panels: NDArray[Any], **options: Any) -> None:
         """Add the colour scale of a row or grid of matrices."""

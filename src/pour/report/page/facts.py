@@ -1,9 +1,9 @@
-"""Facts at the top of a page: forgotten classes, data that the methods read, time, references and versions."""
+"""Facts about an audit: forgotten classes, data that the methods read, and versions."""
 
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from pour.errors import UsageError
@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pour.auditing.report import AuditedData, AuditReport
-    from pour.models.history import HistoryEntry
 
-__all__ = ["access_of", "forgotten_words", "reference_words", "seconds_of", "versions"]
+__all__ = ["access_of", "forgotten_words", "versions"]
 
 _NAMED = 4
 _ACCESS = {
@@ -57,25 +56,7 @@ def access_of(methods: Sequence[str]) -> str:
     return ", ".join(words for need, words in _ACCESS.items() if need in needs) or "no data, the weights alone"
 
 
-def seconds_of(history: Sequence[HistoryEntry]) -> float | None:
-    """Return the time of all steps, or None if it was not measured, as for a model in a file."""
-    return sum(entry.seconds for entry in history) or None
-
-
-def reference_words(report: AuditReport) -> str:
-    """Return the references of the verdicts."""
-    count = sum(role.startswith("retrained") for role in report.models)
-    if not count:
-        return "no retrained model, so there are no verdicts"
-    return "a model retrained without the class" if count == 1 else f"{count} models retrained without the class"
-
-
 def versions(report: AuditReport) -> dict[str, str]:
     """Return the pour version of the audit and the versions of the installed packages."""
-    numbers = {"pour": report.pour_version, "Python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            numbers[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return numbers
+    packages = {package: version(package) for package in _PACKAGES}
+    return {"pour": report.pour_version, "Python": platform.python_version(), **packages}

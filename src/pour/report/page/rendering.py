@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from pour.metrics.catalogue import find_metric, title_of
 from pour.report.page.cells import VERDICTS, count_verdicts, duration, number, strip_of
-from pour.report.page.facts import access_of, forgotten_words, reference_words, seconds_of, versions
+from pour.report.page.facts import access_of, forgotten_words, versions
 from pour.report.page.mathml import mathml
 
 __all__ = ["render"]
@@ -32,8 +32,8 @@ def _environment() -> Environment:
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     filters = (
-        access_of, count_verdicts, duration, find_metric, forgotten_words, formula, number, reference_words, seconds_of,
-        strip_of, title_of, versions,
+        access_of, count_verdicts, duration, find_metric, forgotten_words, formula, number, strip_of, title_of,
+        versions,
     )  # fmt: skip
     environment.filters |= {function.__name__: function for function in filters}
     environment.globals["VERDICTS"] = VERDICTS
