@@ -225,7 +225,7 @@ def test_a_method_that_diverges_does_not_take_the_rest_along(small_world, tmp_pa
     outcome = walked(tmp_path / "s", small_world, forget=["car"])
     assert outcome.done == 4
     assert outcome.failed == ("pour-d, seed 0: The loss became NaN at step 1.",)
-    assert "failed: The loss became NaN" in render(make_table(tmp_path / "s"), "markdown")
+    assert "POUR-D failed on 1 of 1 cells: The loss became NaN" in render(make_table(tmp_path / "s"), "markdown")
 
 
 def test_the_table_says_what_the_cells_do(store) -> None:

@@ -191,10 +191,10 @@ def test_cells_that_do_not_belong_together_make_no_table(copy: Path, changes: di
     cell = next(cell for cell in read_store(copy) if (cell.key.forget, cell.key.row) == ((3,), "text"))
     setup = {**cell.setup, **changes.get("setup", {})}
     (copy / cell.key.path).write_text(seal(replace(cell, **{**changes, "setup": setup})))
-    for show in (make_table, lambda out: draw_bars(out, row="text"), save_bars):
+    for show in (make_table, lambda out: draw_bars(out, "text"), save_bars):
         with pytest.raises(UsageError, match=words):
             show(copy)
-    assert draw_bars(copy, row="specific")
+    assert draw_bars(copy, "specific")
 
 
 def test_what_was_measured_is_still_read() -> None:
@@ -203,18 +203,18 @@ def test_what_was_measured_is_still_read() -> None:
 
 
 def test_the_bars_show_each_concept(store: Path) -> None:
-    figure = draw_bars(store, row="text")
+    figure = draw_bars(store, "text")
     assert "points on its own classes" in figure.get_label()
     assert len(save_bars(store)) == 2 * len(ROWS)
     with pytest.raises(UsageError, match="no results of the row"):
-        draw_bars(store, seed=9)
+        draw_bars(store, "nothing")
 
 
 def test_results_travel_without_their_models(store: Path, tmp_path: Path) -> None:
     assert export_store(store, tmp_path / "cells.tar") == 12
     assert import_store(tmp_path / "cells.tar", tmp_path / "there") == 12
     assert make_table(tmp_path / "there") == make_table(store)
-    assert draw_bars(tmp_path / "there").get_label() == draw_bars(store).get_label()
+    assert draw_bars(tmp_path / "there", "text").get_label() == draw_bars(store, "text").get_label()
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ class PaperTable:
     """Networks that the table is about; empty for any."""
     runs: int | None = None
     mean: Mapping[str, Mapping[str, int | float]]
-    """By method and column."""
+    """Means by method and column."""
     std: Mapping[str, Mapping[str, int | float]]
     note: str = ""
     """Difference between the paper's setting and pour's."""
@@ -67,7 +67,7 @@ class Examples:
 
     label: str
     rows: Mapping[str, Mapping[str, int | float]]
-    """By class and column."""
+    """Values by class and column."""
     dataset: str | None = None
     note: str = ""
     otherwise: str = ""
@@ -87,7 +87,7 @@ class _Paper:
     source: str
     tables: tuple[PaperTable, ...]
     examples: Mapping[str, Examples] = field(default_factory=dict)
-    """By task."""
+    """Examples by task."""
 
 
 @cache
@@ -100,7 +100,7 @@ def _tables(dataset: str) -> list[PaperTable]:
 
 
 def published(dataset: str, method: str, column: Column) -> Published | None:
-    """Return the printed value of a method on a dataset, or None if there is none.
+    """Return the printed value of a method on a dataset, or None without such a value.
 
     Example:
         >>> from pour.bench.columns import find_column
@@ -123,7 +123,7 @@ def published(dataset: str, method: str, column: Column) -> Published | None:
 
 
 def published_examples(task: str) -> Examples | None:
-    """Return the classes that the paper forgets from one model of a task, or None if there are none."""
+    """Return the classes that the paper forgets from one model of a task, or None without such a table."""
     return _paper().examples.get(task)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 from rich.console import Console
 from rich.console import Group as Stacked
@@ -23,22 +22,26 @@ from pour.report.figures.saving import save_figure
 from pour.report.figures.style import Theme
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from matplotlib.figure import Figure
     from rich.console import RenderableType
 
     from pour.bench.columns import Column
     from pour.bench.store import Cell
-    from pour.bench.table import Entry, Group, ResultTable, TableRow
+    from pour.bench.table import Entry, ResultTable, TableRow
 
 __all__ = ["Format", "draw_bars", "render", "rich_table", "save_bars", "show_table"]
 
 Format = Literal["rich", "markdown", "latex", "csv"]
+T = TypeVar("T")
 
 _EMPTY = "–"  # noqa: RUF001 - the dash of printed tables
 _ARROWS = {"above": "▲", "below": "▼"}
 _LATEX_ARROWS = {"above": "$^\\blacktriangle$", "below": "$^\\blacktriangledown$"}
+_STYLES = {"best": "bold", "second": "underline", "": ""}
+_MARKDOWN_MARKS = {"best": ("**", "**"), "second": ("<u>", "</u>"), "": ("", "")}
+_LATEX_MARKS = {"best": ("\\textbf{", "}"), "second": ("\\underline{", "}"), "": ("", "")}
 _DIRECTION = {"higher": " ↑", "lower": " ↓"}
 _LATEX_DIRECTION = {"higher": " $\\uparrow$", "lower": " $\\downarrow$"}
 
@@ -50,17 +53,16 @@ def render(table: ResultTable, format: Format) -> str:
         table: Table of :func:`make_table`.
         format: markdown, latex, csv, or rich for a drawing as wide as it needs.
     """
-    if format == "markdown":
-        return _markdown(table)
-    if format == "latex":
-        return _latex(table)
-    if format == "csv":
-        return _csv(table)
-    if format == "rich":
-        stream = io.StringIO()
-        show_table(table, Console(file=stream, force_terminal=False))
-        return stream.getvalue()
-    raise UsageError(f"The format must be one of {', '.join(get_args(Format))}, but is {format!r}.")
+    writers = {"rich": _drawn, "markdown": _markdown, "latex": _latex, "csv": _csv}
+    if format not in writers:
+        raise UsageError(f"The format must be one of {', '.join(writers)}, but is {format!r}.")
+    return writers[format](table)
+
+
+def _drawn(table: ResultTable) -> str:
+    stream = io.StringIO()
+    show_table(table, Console(file=stream, force_terminal=False))
+    return stream.getvalue()
 
 
 def show_table(table: ResultTable, console: Console | None = None) -> None:
@@ -78,65 +80,66 @@ def rich_table(table: ResultTable) -> RenderableType:
     drawn.add_column(table.heads[1])
     for column in table.columns:
         drawn.add_column(Text(f"{column.label}{_DIRECTION.get(column.better, '')}"), justify="right")
-    for group, rows in _by_group(table):
-        drawn.add_section()
-        if GROUPS[group]:
-            drawn.add_row(Text(GROUPS[group], style="italic"))
-        previous = ""
-        for row in rows:
-            if not group and previous not in ("", row.label):
-                drawn.add_section()
-            # A class stands in the first of its lines.
-            label, previous = "" if not group and row.label == previous else row.label, row.label
-            cells = [_styled(row.entries.get(column.key), column) for column in table.columns]
-            drawn.add_row(
-                Text(label), Text(row.setting), *cells, style="dim" if row.published or row.elsewhere else None
-            )
+    label = ""
+    for is_first, row, cells in _rows(table, _styled):
+        is_repeated = not row.group and row.label == label
+        if is_first or not (row.group or is_repeated):
+            drawn.add_section()
+        if is_first and row.group:
+            drawn.add_row(Text(GROUPS[row.group], style="italic"))
+        style = "dim" if row.published or row.elsewhere else None
+        drawn.add_row(Text("" if is_repeated else row.label), Text(row.setting), *cells, style=style)
+        label = row.label
     return Stacked(drawn, *(Text(note) for note in table.notes))
 
 
-def _by_group(table: ResultTable) -> Iterator[tuple[Group, list[TableRow]]]:
-    for group, rows in groupby(table.rows, key=lambda row: row.group):
-        yield group, list(rows)
+def _rows(table: ResultTable, show: Callable[[Entry | None, Column], T]) -> Iterator[tuple[bool, TableRow, list[T]]]:
+    """Yield for each row whether it begins a group, the row, and its entries as ``show`` returns them."""
+    group = None
+    for row in table.rows:
+        yield row.group != group, row, [show(row.entries.get(column.key), column) for column in table.columns]
+        group = row.group
 
 
 def _number(entry: Entry, column: Column) -> str:
-    sign = "+" if column.change else ""
-    value = f"{entry.mean:{sign}.2f}"
+    text = f"{entry.mean:{'+' if column.change else ''}.2f}"
     # A loss below half of the last digit is shown as none.
-    return value.replace("-0.00", "0.00") if value == "-0.00" else value
+    return "0.00" if text == "-0.00" else text
+
+
+def _mark(entry: Entry | None) -> str:
+    return "" if entry is None or entry.mark is None else entry.mark
+
+
+def _change(entry: Entry) -> str:
+    return "" if entry.change is None else f" ({entry.change:+.2f})"
 
 
 def _plain(entry: Entry | None, column: Column) -> str:
     if entry is None:
         return _EMPTY
     deviation = "" if entry.std is None else f"±{entry.std:.2f}"
-    deviation += "" if entry.change is None else f" ({entry.change:+.2f})"
     arrow = "" if entry.difference is None else f" {_ARROWS[entry.difference]}"
-    return f"{_number(entry, column)}{deviation}{arrow}"
+    return f"{_number(entry, column)}{deviation}{_change(entry)}{arrow}"
 
 
 def _styled(entry: Entry | None, column: Column) -> Text:
-    style = {"best": "bold", "second": "underline", None: ""}[None if entry is None else entry.mark]
-    return Text(_plain(entry, column), style=style)
+    return Text(_plain(entry, column), style=_STYLES[_mark(entry)])
 
 
 def _markdown(table: ResultTable) -> str:
     head = [*table.heads, *(f"{column.label}{_DIRECTION.get(column.better, '')}" for column in table.columns)]
     lines = [f"**{table.title}**", "", _line(head), _line(["---", "---", *["---:"] * len(table.columns)])]
-    for group, rows in _by_group(table):
-        if GROUPS[group]:
-            lines.append(_line([f"*{GROUPS[group]}*", *[""] * (len(head) - 1)]))
-        for row in rows:
-            values = []
-            for column in table.columns:
-                entry = row.entries.get(column.key)
-                before, after = {"best": ("**", "**"), "second": ("<u>", "</u>"), None: ("", "")}[
-                    None if entry is None else entry.mark
-                ]
-                values.append(f"{before}{_plain(entry, column)}{after}")
-            lines.append(_line([row.label, row.setting, *values]))
+    for is_first, row, cells in _rows(table, _marked):
+        if is_first and row.group:
+            lines.append(_line([f"*{GROUPS[row.group]}*", *[""] * (len(head) - 1)]))
+        lines.append(_line([row.label, row.setting, *cells]))
     return "\n".join([*lines, "", *(f"{note}  " for note in table.notes)]).rstrip() + "\n"
+
+
+def _marked(entry: Entry | None, column: Column) -> str:
+    before, after = _MARKDOWN_MARKS[_mark(entry)]
+    return f"{before}{_plain(entry, column)}{after}"
 
 
 def _line(cells: list[str]) -> str:
@@ -144,25 +147,16 @@ def _line(cells: list[str]) -> str:
 
 
 def _latex(table: ResultTable) -> str:
-    width = len(table.columns) + 2
-    head = [
-        *(head.capitalize() for head in table.heads),
-        *(f"{column.latex}{_LATEX_DIRECTION.get(column.better, '')}" for column in table.columns),
-    ]
-    lines = [
-        f"% {' '.join(table.title.split())}",
-        f"\\begin{{tabular}}{{ll{'r' * len(table.columns)}}}",
-        "\\toprule",
-        f"{' & '.join(head)} \\\\",
-    ]
-    for group, rows in _by_group(table):
-        if GROUPS[group]:
-            lines += ["\\midrule", f"\\multicolumn{{{width}}}{{c}}{{\\textit{{{GROUPS[group]}}}}} \\\\"]
-        lines.append("\\midrule")
-        for row in rows:
-            values = [_latex_entry(row.entries.get(column.key), column) for column in table.columns]
-            names = [latex_text(row.label), latex_text(row.setting)]
-            lines.append(f"{' & '.join([*names, *values])} \\\\")
+    head = [head.capitalize() for head in table.heads]
+    head += [f"{column.latex}{_LATEX_DIRECTION.get(column.better, '')}" for column in table.columns]
+    columns = "ll" + "r" * len(table.columns)
+    lines = [f"% {' '.join(table.title.split())}", f"\\begin{{tabular}}{{{columns}}}", "\\toprule"]
+    lines.append(f"{' & '.join(head)} \\\\")
+    for is_first, row, cells in _rows(table, _latex_entry):
+        if is_first and row.group:
+            lines += ["\\midrule", f"\\multicolumn{{{len(head)}}}{{c}}{{\\textit{{{GROUPS[row.group]}}}}} \\\\"]
+        lines += ["\\midrule"] if is_first else []
+        lines.append(f"{' & '.join([latex_text(row.label), latex_text(row.setting), *cells])} \\\\")
     lines += ["\\bottomrule", "\\end{tabular}", *(f"% {' '.join(note.split())}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 
@@ -171,11 +165,9 @@ def _latex_entry(entry: Entry | None, column: Column) -> str:
     if entry is None:
         return "--"
     deviation = "" if entry.std is None else f"{{\\tiny $\\pm${entry.std:.2f}}}"
-    deviation += "" if entry.change is None else f" ({entry.change:+.2f})"
-    value = f"{_number(entry, column)}{deviation}"
-    if entry.mark is not None:
-        value = f"\\textbf{{{value}}}" if entry.mark == "best" else f"\\underline{{{value}}}"
-    return value + ("" if entry.difference is None else _LATEX_ARROWS[entry.difference])
+    before, after = _LATEX_MARKS[_mark(entry)]
+    arrow = "" if entry.difference is None else _LATEX_ARROWS[entry.difference]
+    return f"{before}{_number(entry, column)}{deviation}{_change(entry)}{after}{arrow}"
 
 
 def _csv(table: ResultTable) -> str:
@@ -186,29 +178,26 @@ def _csv(table: ResultTable) -> str:
     measures = ("mean", "std", "n", "difference", *(["change"] if changes else []))
     names = [f"{column.key}_{measure}" for column in table.columns for measure in measures]
     writer.writerow(["row", "method", "setting", "group", "source", *names])
-    for row in table.rows:
-        values: list[object] = []
-        for column in table.columns:
-            entry = row.entries.get(column.key)
-            values += [None if entry is None else getattr(entry, measure) for measure in measures]
+    for _, row, entries in _rows(table, lambda entry, column: entry):
+        values = [None if entry is None else getattr(entry, measure) for entry in entries for measure in measures]
         source = "paper" if row.published else "encoder" if row.encoder else "measured"
         source = f"{source}, {row.setting}" if row.elsewhere else source
         writer.writerow([row.name, row.label, row.setting, row.group, source, *values])
     return stream.getvalue()
 
 
-def draw_bars(results: str | Path, *, row: str = "specific", seed: int = 0, theme: Theme = "light") -> Figure:
+def draw_bars(results: str | Path, row: str, *, theme: Theme = "light") -> Figure:
     """Draw the change of each class's accuracy, one line per concept that was forgotten alone.
 
     Args:
-        results: Folder or file of results with the accuracy of each class, as those of zero-shot classifiers.
-        row: Name of the row.
-        seed: Seed of the training.
+        results: Folder or file of results with the accuracy of each class, such as results of zero-shot classifiers.
+        row: Name of the row. The figure has the row's first seed.
         theme: light or dark.
     """
-    cells = [cell for cell in _cells_with_classes(results) if (cell.key.row, cell.key.seed) == (row, seed)]
+    cells = [cell for cell in _cells_with_classes(results) if cell.key.row == row]
     if not cells:
-        raise UsageError(f"{results} has no results of the row {row!r} and seed {seed} with an accuracy per class.")
+        raise UsageError(f"{results} has no results of the row {row!r} with the accuracy of each class.")
+    cells = [cell for cell in cells if cell.key.seed == cells[0].key.seed]
     check_unmixed(cells)
     data = changes_data(
         [cells[0].values[f"acc.{name}"].n or 0 for name in _class_names(cells[0])],
@@ -225,22 +214,18 @@ def save_bars(out: str | Path) -> list[Path]:
 
     Results without the accuracy of each class have no bars.
     """
-    seeds: dict[str, int] = {}
-    for cell in _cells_with_classes(out):
-        seeds[cell.key.row] = min(cell.key.seed, seeds.get(cell.key.row, cell.key.seed))
+    rows = dict.fromkeys(cell.key.row for cell in _cells_with_classes(out))
+    files = {(row, theme): f"changes-{row}-{theme}.svg" for row in rows for theme in get_args(Theme)}
     return [
-        save_figure(
-            draw_bars(out, row=row, seed=seed, theme=theme), Path(out) / "figures" / f"changes-{row}-{theme}.svg"
-        )
-        for row, seed in seeds.items()
-        for theme in get_args(Theme)
+        save_figure(draw_bars(out, row, theme=theme), Path(out) / "figures" / name)
+        for (row, theme), name in files.items()
     ]
 
 
 def _cells_with_classes(results: str | Path) -> list[Cell]:
-    """Return the cells that forgot one class and have the accuracy of each class."""
+    """Return the cells that forgot one class and have the accuracy of each class, by seed."""
     cells = [cell for cell in read_store(results) if len(cell.key.forget) == 1 and _class_names(cell)]
-    return sorted(cells, key=lambda cell: cell.key.forget)
+    return sorted(cells, key=lambda cell: (cell.key.seed, cell.key.forget))
 
 
 def _class_names(cell: Cell) -> list[str]:

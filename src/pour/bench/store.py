@@ -401,19 +401,19 @@ def write_experiment(out: Path, experiment: StoredExperiment) -> None:
     Raises:
         UsageError: The folder holds results of another experiment, or of models that were trained in another way.
     """
-    known = read_experiment(out)
-    if known == experiment:
+    stored = read_experiment(out)
+    if stored == experiment:
         return
-    if known is not None:
-        if known.name != experiment.name:
-            raise UsageError(f"{out} holds results of {known.name}, not of {experiment.name}; give another folder.")
-        asked = {name: experiment.facts.get(name) for name in {**known.facts, **experiment.facts}}
-        refuse_other(out, {"name": known.name, **known.facts}, asked)
+    if stored is not None:
+        if stored.name != experiment.name:
+            raise UsageError(f"{out} holds results of {stored.name}, not of {experiment.name}; give another folder.")
+        settings = {name: experiment.facts.get(name) for name in {**stored.facts, **experiment.facts}}
+        refuse_other(out, {"name": stored.name, **stored.facts}, settings)
     else:
         setups = [cell.setup for cell in read_store(out)] if (out / CELLS).is_dir() else []
-        asked = {name: experiment.facts.get(name) for name in (*SAME_IN_ALL_CELLS, *experiment.settings)}
+        settings = {name: experiment.facts.get(name) for name in (*SAME_IN_ALL_CELLS, *experiment.settings)}
         for facts in (*setups, *model_facts(out)):
-            shared = {name: value for name, value in asked.items() if name in facts}
+            shared = {name: value for name, value in settings.items() if name in facts}
             refuse_other(out, {"name": facts.get("dataset"), **facts}, shared)
     write_text(out / EXPERIMENT_FILE, encode(experiment, indent=1, sort_keys=True) + "\n")
 
@@ -586,11 +586,11 @@ def _conditions(cell: Cell) -> Iterator[tuple[tuple[int, str, object], Any]]:
 
 def _odd_cells(kinds: list[list[Cell]]) -> str:
     """Describe the smallest group of cells."""
-    odd, others = kinds[0], sum(map(len, kinds[1:]))
-    rows, seeds = sorted({cell.key.row for cell in odd}), sorted({cell.key.seed for cell in odd})
-    classes = dict.fromkeys(" and ".join(_class_names(cell)) for cell in odd)
+    smallest, others = kinds[0], sum(map(len, kinds[1:]))
+    rows, seeds = sorted({cell.key.row for cell in smallest}), sorted({cell.key.seed for cell in smallest})
+    classes = dict.fromkeys(" and ".join(_class_names(cell)) for cell in smallest)
     where = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}, class {', '.join(classes)}"
-    return f"{', '.join(rows)} ({where}) {'is' if len(odd) == 1 else 'are'} unlike the other {others}"
+    return f"{', '.join(rows)} ({where}) {'is' if len(smallest) == 1 else 'are'} unlike the other {others}"
 
 
 def _command(cells: list[Cell]) -> str:

@@ -74,7 +74,7 @@ class TableRow:
     """Text of the second column."""
     group: Group
     entries: Mapping[str, Entry]
-    """By the key of the column."""
+    """Entries by the key of their column."""
     published: bool = False
     """Whether the values are printed in the paper."""
     elsewhere: bool = False
@@ -164,9 +164,9 @@ class _Results:
         for request in self.requests():
             if sorted(map(str, request)) == sorted(map(str, labels)):
                 return request
-        known = "; ".join(map(self.class_names, self.requests()))
+        existing = "; ".join(map(self.class_names, self.requests()))
         raise UsageError(
-            f"{self.path} has no results of forgetting {', '.join(map(str, classes))}; it has those of {known}."
+            f"{self.path} has no results of forgetting {', '.join(map(str, classes))}; it has those of {existing}."
         )
 
 
@@ -238,18 +238,18 @@ def _one_table(
     layout, setup = results.experiment.table, results.cells[0].setup
     if layout.rows == "methods":
         return _methods_table(results, requests[0], columns, paper=paper)
-    shown = results.columns(columns)
+    shown_columns = results.columns(columns)
     lines = _class_lines(results, requests) if layout.rows == "classes" else _concept_lines(results, requests)
-    rows = [_row(results, line, shown, changes=layout.rows == "classes") for line in lines]
+    rows = [_row(results, line, shown_columns, changes=layout.rows == "classes") for line in lines]
     notes = _request_notes(results, lines)
     examples = published_examples(results.experiment.task) if paper else None
     if examples is not None:
-        rows += [_example_row(results, name, examples, shown) for name in examples.rows]
+        rows += [_example_row(results, name, examples, shown_columns) for name in examples.rows]
         notes += [examples.note_for(setup["dataset"])] if examples.note else []
     measured = {key for row in rows for key in row.entries}
     return ResultTable(
         title=f"{setup['dataset']}, {setup['architecture']}: {layout.title}",
-        columns=shown if columns else tuple(column for column in shown if column.key in measured),
+        columns=shown_columns if columns else tuple(column for column in shown_columns if column.key in measured),
         rows=tuple(rows),
         notes=(*notes, *results.damage),
         heads=layout.heads,
@@ -260,24 +260,24 @@ def _methods_table(
     results: _Results, request: tuple[int, ...], columns: Sequence[str] | None, *, paper: bool = False
 ) -> ResultTable:
     """Return the table of one request, grouped by the data that methods read."""
-    shown = results.columns(columns)
+    shown_columns = results.columns(columns)
     if paper and columns is None:
         # POUR-P is judged by its change from its own original.
         changes = {"acc_r": "acc_r_change", "acc_r_external": "acc_r_change_external"}
-        keys = [column.key for column in shown]
-        shown = results.columns([*keys, *(change for key, change in changes.items() if key in keys)])
+        keys = [column.key for column in shown_columns]
+        shown_columns = results.columns([*keys, *(change for key, change in changes.items() if key in keys)])
     lines = _method_lines(results, request)
-    rows = _mark_best([row for line in lines for row in _rows(results, line, shown)], shown)
+    rows = _mark_best([row for line in lines for row in _rows(results, line, shown_columns)], shown_columns)
     notes = [*_method_notes(lines, results.experiment), *results.damage]
     if paper:
         setup = results.cells[0].setup
         unlike = unlike_published(setup["dataset"], request, setup["architecture"])
-        rows = _above_paper(rows, shown, lines, compare=unlike is None)
+        rows = _above_paper(rows, shown_columns, lines, compare=unlike is None)
         arrows = "Arrows: above or below the printed value by more than two deviations."
         notes += [unlike or arrows, *published_notes(setup["dataset"])]
     seeds = _seed_text(cell for line in lines for cell in line.cells)
     title = f"{results.subject}: {results.class_names(request)} forgotten, {seeds}"
-    return ResultTable(title=title, columns=shown, rows=tuple(rows), notes=tuple(notes))
+    return ResultTable(title=title, columns=shown_columns, rows=tuple(rows), notes=tuple(notes))
 
 
 def _method_lines(results: _Results, request: tuple[int, ...]) -> list[_Line]:
@@ -514,10 +514,10 @@ def _request_notes(results: _Results, lines: list[_Line]) -> list[str]:
     gaps = [cell.values["fold_gap"].value for cell in cells if "fold_gap" in cell.values]
     if gaps:
         notes.append(f"Folded into the visual projection, the cosines differ by at most {max(gaps):.1e}.")
-    for own in results.by_row(*{cell.key.forget for cell in cells}).values():
-        label = results.label(own[0])
-        notes += dict.fromkeys(f"{label}: {cell.note.removesuffix('.')}." for cell in own if cell.note)
-        notes += _failures(label, own, "cells")
+    for row_cells in results.by_row(*{cell.key.forget for cell in cells}).values():
+        label = results.label(row_cells[0])
+        notes += dict.fromkeys(f"{label}: {cell.note.removesuffix('.')}." for cell in row_cells if cell.note)
+        notes += _failures(label, row_cells, "cells")
     before = [cell.values["transfer_before"].value for cell in cells if "transfer_before" in cell.values]
     if before:
         notes.append(f"Transfer: zero-shot on {cells[0].setup['transfer']}, {before[0]:.2%} before.")
@@ -570,8 +570,8 @@ def _above_other(measured: _Results, table: ResultTable, other: _Results, below:
     Of many values, some differ by more than two deviations by chance.
     """
     path, cell, other_cell = str(other.path), measured.cells[0], other.cells[0]
-    asked = {name: cell.setup.get(name) for name in SAME_IN_ALL_CELLS}
-    refuse_other(other.path, {"name": other.subject, **other_cell.setup}, asked)
+    settings = {name: cell.setup.get(name) for name in SAME_IN_ALL_CELLS}
+    refuse_other(other.path, {"name": other.subject, **other_cell.setup}, settings)
     other_rows = {(row.name, row.encoder): row for row in below.rows}
     rows: list[TableRow] = []
     shared = compared = different = 0
