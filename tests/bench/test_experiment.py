@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,7 +13,7 @@ from pour._records import decode, encode
 from pour.bench import EXPERIMENTS, Row, expand_rows, get_experiment, parse_seeds
 from pour.bench import rows as rows_module
 from pour.bench.rows import REFERENCES, label_of, methods_of, tuned_row
-from pour.bench.store import StoredExperiment
+from pour.bench.store import StoredExperiment, load_store
 from pour.errors import UsageError
 from pour.unlearning import IterativeMethod, Method, get_method, registry
 from pour.unlearning.unlearn import make_method
@@ -396,3 +396,15 @@ def test_a_row_is_called_as_a_file_can_be(name: str) -> None:
         Row(name=name, method="pour-p", setting="closed form", family="paper")
     for good in ("v1.2", "pour-p_mask", "a+b"):
         Row(name=good, method="pour-p", setting="closed form", family="paper")
+
+
+@pytest.mark.parametrize("name", ["camvid", "zeroshot"])
+def test_the_published_results_are_of_the_built_in_experiment(name: str) -> None:
+    stored = load_store(Path(__file__).parents[2] / "results" / f"{name}.json.gz").experiment
+    grid = get_experiment(name)
+    assert stored is not None
+    assert (stored.name, stored.dataset, stored.architecture) == (grid.name, grid.dataset, grid.architecture)
+    assert stored.recipe == asdict(grid.recipe)
+    assert [row.name for row in stored.rows] == [row.name for row in grid.rows]
+    assert [row.label for row in stored.rows] == [row.label for row in grid.rows]
+    assert (stored.columns, stored.table) == (grid.columns, grid.table)

@@ -10,11 +10,11 @@ import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bench_cells
 import pytest
-from bench_cells import small_grid
+from bench_cells import cell_bytes, small_grid
 
 import pour
 import pour.bench.cell as cells
@@ -38,21 +38,12 @@ from pour.errors import DivergenceError, PourError, UsageError
 from pour.methods.masked_head import MaskedHead
 from pour.methods.pour_p import PourP
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 ROWS = [row.name for row in small_grid().rows]
 
 
 def walked(out: Path, **options: Any) -> Outcome:
     grid = options.pop("grid", small_grid())
     return run_experiment(grid, out, device="cpu", progress=False, **options)
-
-
-def cell_bytes(out: Path) -> dict[str, bytes]:
-    """Cell files and reports, without what may differ from run to run."""
-    files = (out / "cells").rglob("*.json")
-    return {str(file.relative_to(out)): file.read_bytes() for file in files if not file.name.endswith(".run.json")}
 
 
 @pytest.fixture(scope="session")
@@ -68,20 +59,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(finished: Path, tmp_path: Path) -> Path:
     shutil.copytree(finished, tmp_path / "store")
     return tmp_path / "store"
-
-
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What workers of this process were asked to do."""
-    tasks: list[object] = []
-    real: Callable[..., None] = cells.CellWorker.do
-
-    def do(self: cells.CellWorker, task: Any) -> None:
-        tasks.append(task.row if isinstance(task, CellKey) else task.role)
-        real(self, task)
-
-    monkeypatch.setattr(cells.CellWorker, "do", do)
-    return tasks
 
 
 def test_a_cell_says_everything_that_is_needed_to_repeat_it(finished: Path) -> None:
@@ -119,7 +96,7 @@ def test_references_are_what_they_should_be(finished: Path) -> None:
     assert cells["retrained"].values["acc_f"].value == 0
 
 
-def test_damaged_cells_are_made_again_with_the_same_bytes(store: Path, made: list[object]) -> None:
+def test_damaged_cells_are_made_again_with_the_same_bytes(store: Path, computed: list[str]) -> None:
     before = cell_bytes(store)
     folder = store / "cells" / "forget-3" / "seed-0"
     half = folder / "pour-p.json"
@@ -128,11 +105,11 @@ def test_damaged_cells_are_made_again_with_the_same_bytes(store: Path, made: lis
     altered.write_text(altered.read_text().replace('"acc_r": {', '"acc_r":  {').replace('"n": 36', '"n": 37', 1))
     (folder / "original.json").unlink()
     assert walked(store).done == 3
-    assert made == ["original", "pour-p", "masked-head"]
+    assert computed == ["original", "pour-p", "masked-head"]
     assert cell_bytes(store) == before
 
 
-def test_other_models_make_a_seeds_cells_again(store: Path, made: list[object]) -> None:
+def test_other_models_make_a_seeds_cells_again(store: Path, computed: list[str]) -> None:
     """A model that went missing and came back different, as it does on a GPU."""
     before = {cell.key: cell for cell in read_store(store)}
     path = store / "models" / "seed-1" / "forget-3" / "retrained"
@@ -143,7 +120,7 @@ def test_other_models_make_a_seeds_cells_again(store: Path, made: list[object]) 
     sidecar["digest"] = pour.models.state.digest(other.state_dict())  # type: ignore[attr-defined]
     path.with_suffix(".json").write_text(json.dumps(sidecar))
     walked(store, methods=["masked-head"])
-    assert made == ["original", "retrained", "ceiling", "masked-head"]
+    assert computed == ["original", "retrained", "ceiling", "masked-head"]
     after = {cell.key: cell for cell in read_store(store)}
     assert after[CellKey((3,), 0, "masked-head")].models["ceiling"] == sidecar["digest"]
     assert after[CellKey((3,), 0, "pour-p")] == before[CellKey((3,), 0, "pour-p")], "not asked for, so still stale"
@@ -151,40 +128,40 @@ def test_other_models_make_a_seeds_cells_again(store: Path, made: list[object]) 
         pour.bench.make_table(store)
 
 
-def test_the_next_seeds_retrained_model_is_the_ceiling(store: Path, made: list[object]) -> None:
+def test_the_next_seeds_retrained_model_is_the_ceiling(store: Path, computed: list[str]) -> None:
     walked(store, seeds=[0, 1], methods=["masked-head"])
-    assert made == ["original", "retrained", "original", "retrained", "ceiling", "masked-head"]
+    assert computed == ["original", "retrained", "original", "retrained", "ceiling", "masked-head"]
     cells = {(cell.key.seed, cell.key.row): cell for cell in read_store(store)}
     assert cells[0, "ceiling"].models["unlearned"] == cells[1, "retrained"].models["unlearned"]
     assert len({cells[seed, row].models["unlearned"] for seed in (0, 1) for row in ("retrained", "ceiling")}) == 3
 
 
-def test_results_without_models_stay_unless_something_is_missing(store: Path, made: list[object]) -> None:
+def test_results_without_models_stay_unless_something_is_missing(store: Path, computed: list[str]) -> None:
     shutil.rmtree(store / "models")
     assert walked(store).kept == len(ROWS)
-    assert made == []
+    assert computed == []
     mixed = read_cell(store, CellKey((3,), 0, "pour-p"))
     assert mixed is not None
     mixed = replace(mixed, models={**mixed.models, "original": "somebody else's"})
     (store / mixed.key.path).write_text(seal(mixed))
     walked(store)
-    assert made == ["original", "retrained", "retrained", "pour-p"], "only new models say which cell is right"
+    assert computed == ["original", "retrained", "retrained", "pour-p"], "only new models say which cell is right"
 
 
-def test_another_precision_is_refused(store: Path, made: list[object]) -> None:
+def test_another_precision_is_refused(store: Path, computed: list[str]) -> None:
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     for work in (walked, run_studied, tuned_there):
         with pytest.raises(UsageError, match=r"another precision \(fp32, not bf16\); give another folder"):
             work(store, precision="bf16")
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
-    assert made == []
+    assert computed == []
 
 
-def test_trials_on_another_network_need_another_folder(store: Path, made: list[object]) -> None:
+def test_trials_on_another_network_need_another_folder(store: Path, computed: list[str]) -> None:
     other = small_grid(recipe=small_grid().recipe.change(epochs=3))
     with pytest.raises(UsageError, match=r"another recipe \(digits of 2, not digits of 3\); give another folder"):
         tune_experiment(other, store, device="cpu", progress=False)
-    assert made == []
+    assert computed == []
 
 
 def run_studied(out: Path, **options: Any) -> object:
@@ -213,10 +190,10 @@ def other_images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("other_images")
-def test_models_of_other_images_are_refused_and_their_cells_made_again(store: Path, made: list[object]) -> None:
+def test_models_of_other_images_are_refused_and_their_cells_made_again(store: Path, computed: list[str]) -> None:
     with pytest.raises(UsageError, match="was trained on other images than digits has now; give another folder"):
         walked(store)
-    assert made == []
+    assert computed == []
     shutil.rmtree(store / "models")
     before = {cell.data for cell in read_store(store)}
     assert walked(store).done == len(ROWS)
@@ -297,12 +274,12 @@ def test_long_cells_are_made_first() -> None:
     assert set(order[7:]) >= {"delete-common", "delete-tuned", "pour-p"}
 
 
-def test_requests_and_seeds_of_the_users(store: Path, made: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells.CellWorker, "do", lambda self, task: made.append(task))
+def test_requests_and_seeds_of_the_users(store: Path, computed: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells.CellWorker, "do", lambda self, task: computed.append(task))
     with pytest.raises(pour.PourError, match="were written but do not match their settings"):
         walked(store, forget=["4", [1, 2]], seeds=[5], methods=["pour-p"])
-    assert {task.forget for task in made if isinstance(task, CellKey)} == {(4,), (1, 2)}
-    assert {task.seed for task in made if isinstance(task, CellKey)} == {5}
+    assert {task.forget for task in computed if isinstance(task, CellKey)} == {(4,), (1, 2)}
+    assert {task.seed for task in computed if isinstance(task, CellKey)} == {5}
 
 
 def test_wrong_use_is_told(store: Path, tmp_path: Path) -> None:
@@ -340,7 +317,7 @@ SCRIPT = """
 import sys
 import torch
 sys.path.insert(0, sys.argv[2])
-from bench_cells import small_grid
+from bench_cells import cell_bytes, small_grid
 from pour.bench import run_experiment
 torch.set_num_threads(int(sys.argv[3]))
 run_experiment(small_grid(), sys.argv[1], device="cpu", progress=False)
@@ -387,7 +364,7 @@ def test_tuned_rows_on_the_class_of_the_tuning_are_warned_of(tmp_path: Path) -> 
         _warn_of_tuned_tests(replace(grid, seeds=(100,)))
 
 
-def test_a_seed_that_was_made_elsewhere_stays(store: Path, tmp_path: Path, made: list[object]) -> None:
+def test_a_seed_that_was_made_elsewhere_stays(store: Path, tmp_path: Path, computed: list[str]) -> None:
     """What lies here of its models is the ceiling of the seed before, and another network than its own."""
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(store / "cells" / "forget-3" / "seed-0", elsewhere / "cells" / "forget-3" / "seed-1")
@@ -405,7 +382,7 @@ def test_a_seed_that_was_made_elsewhere_stays(store: Path, tmp_path: Path, made:
     assert import_store(tar, store) == len(ROWS)
     before = cell_bytes(store)
     assert walked(store, seeds=[0, 1]).kept == 2 * len(ROWS)
-    assert made == []
+    assert computed == []
     assert cell_bytes(store) == before
 
 
@@ -432,17 +409,17 @@ def test_a_cell_that_breaks_off_costs_nothing_but_itself(store: Path, monkeypatc
 
 
 def test_a_store_that_cannot_be_written_is_told_before_any_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[object]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[str]
 ) -> None:
     def full(*_: Any, **__: Any) -> Any:
         raise OSError(28, "No space left on device")
 
     walked(tmp_path / "store", seeds=[0], methods=["pour-p"])
-    made.clear()
+    computed.clear()
     monkeypatch.setattr(Path, "touch", full)
     with pytest.raises(PourError, match="No space left on device"):
         walked(tmp_path / "store", seeds=[5], methods=["pour-p"])
-    assert made == []
+    assert computed == []
 
 
 def test_what_a_killed_run_left_in_the_cache_is_not_read(store: Path) -> None:
@@ -456,22 +433,24 @@ def test_what_a_killed_run_left_in_the_cache_is_not_read(store: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "[]", '{"name": "digits", "rows": 3}', '{"name": "digits", "rows": [3]}'])
-def test_a_store_that_no_longer_says_whose_it_is_keeps_its_models(store: Path, damage: str, made: list[object]) -> None:
+def test_a_store_that_no_longer_says_whose_it_is_keeps_its_models(
+    store: Path, damage: str, computed: list[str]
+) -> None:
     (store / "experiment.json").write_text(damage)
     longer = small_grid(recipe=small_grid().recipe.change(epochs=3))
     with pytest.raises(UsageError, match=r"another recipe \(digits of 2, not digits of 3\); give another folder"):
         walked(store, grid=longer)
-    assert made == []
+    assert computed == []
     assert walked(store).done == 0
     assert json.loads((store / "experiment.json").read_text())["name"] == "digits"
 
 
-def test_files_beside_models_that_are_damaged(store: Path, made: list[object]) -> None:
+def test_files_beside_models_that_are_damaged(store: Path, computed: list[str]) -> None:
     (store / "models" / "seed-0" / "original.json").write_text("[]")
     before = cell_bytes(store)
     (store / "cells" / "forget-3" / "seed-0" / "pour-p.json").unlink()
     walked(store)
-    assert "original" in made
+    assert "original" in computed
     assert cell_bytes(store) == before
 
 
@@ -490,7 +469,7 @@ def test_classes_forgotten_together_have_no_order(store: Path) -> None:
     assert not (store / "cells" / "forget-3-0").exists()
 
 
-def test_a_tuned_row_is_not_replaced_by_one_that_is_not(store: Path, made: list[object]) -> None:
+def test_a_tuned_row_is_not_replaced_by_one_that_is_not(store: Path, computed: list[str]) -> None:
     """As by the same command without its --tuning."""
     before = cell_bytes(store)
     rows = tuple(
@@ -502,4 +481,4 @@ def test_a_tuned_row_is_not_replaced_by_one_that_is_not(store: Path, made: list[
     with pytest.raises(UsageError, match=r"delete-tuned of seed 0 .* has tuned options, and this run would replace it"):
         walked(store, grid=small_grid(rows=rows))
     assert cell_bytes(store) == before
-    assert made == []
+    assert computed == []

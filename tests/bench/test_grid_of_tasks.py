@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bench_cells import save_texts
+from bench_cells import cell_bytes, save_texts
 
 import pour
 import pour.bench.cell as cells
@@ -19,7 +19,6 @@ from pour.errors import DivergenceError, PourError, UsageError
 from pour.training import Recipe, get_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 torchvision_works()
@@ -124,26 +123,6 @@ def finished(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(finished: Path, tmp_path: Path) -> Path:
     """A copy of the finished store."""
     return shutil.copytree(finished, tmp_path / "store")
-
-
-@pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Roles of the models and rows of the cells that are computed while a test runs."""
-    tasks: list[str] = []
-    real: Callable[..., None] = cells.CellWorker.do
-
-    def do(self: cells.CellWorker, key: Any) -> None:
-        tasks.append(key.row if isinstance(key, CellKey) else key.role)
-        real(self, key)
-
-    monkeypatch.setattr(cells.CellWorker, "do", do)
-    return tasks
-
-
-def cell_bytes(out: Path) -> dict[str, bytes]:
-    """Return the files of all cells and reports, without times and hosts."""
-    files = (out / "cells").rglob("*.json")
-    return {str(file.relative_to(out)): file.read_bytes() for file in files if not file.name.endswith(".run.json")}
 
 
 def test_a_cell_has_its_settings_values_and_report(kind: Kind, finished: Path) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pour
 import pour.bench.cell as attempts
 from pour._torchvision import torchvision_works
 from pour.bench import Experiment, Row, get_experiment, make_table, read_store, render, run_experiment
-from pour.bench.store import Cell, CellKey, load_store, read_cell, seal
+from pour.bench.store import Cell, CellKey, read_cell, seal
 from pour.errors import DivergenceError, UsageError
 from pour.training import Recipe
 from pour.training.tasks.segment import Segment
@@ -154,16 +154,6 @@ def test_a_store_of_a_network_that_was_trained_otherwise_is_refused(
     assert all_bytes(short) == before
     assert not trainings
     assert walked(short, small_world, grid=SHORT).done == 0
-
-
-def test_the_published_results_are_of_the_experiment() -> None:
-    known, grid = load_store(RESULTS).experiment, get_experiment("camvid")
-    assert known is not None
-    assert (known.name, known.dataset, known.architecture) == (grid.name, grid.dataset, grid.architecture)
-    assert known.recipe == asdict(grid.recipe)
-    assert [row.name for row in known.rows] == [row.name for row in grid.rows]
-    assert [row.label for row in known.rows] == [row.label for row in grid.rows]
-    assert (known.columns, known.table) == (grid.columns, grid.table)
 
 
 @pytest.mark.parametrize(("options", "words"), OTHERWISE.values(), ids=[*OTHERWISE])

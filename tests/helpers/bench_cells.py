@@ -85,3 +85,9 @@ def keep(out: Path, experiment: Experiment, *cells: Cell) -> None:
     write_experiment(out, StoredExperiment.of(experiment))
     for cell in cells:
         write_cell(out, cell, {"seconds": 1.0}, "{}\n")
+
+
+def cell_bytes(out: Path) -> dict[str, bytes]:
+    """Return the files of all cells and reports, without times and hosts."""
+    files = (out / "cells").rglob("*.json")
+    return {str(file.relative_to(out)): file.read_bytes() for file in files if not file.name.endswith(".run.json")}
