@@ -82,7 +82,7 @@ class Matching:
         self._projection = choice.removal.to(run.torch_device)
         self._basis = _basis(self._projection)
         with self.tapped(), torch.no_grad():
-            kept_features = torch.cat([self._projected(self._teacher_rows(batch)) for batch in answers.anchors])
+            kept_features = torch.cat([self._projection(self._teacher_rows(batch)) for batch in answers.anchors])
             # The scale of the loss gives the weight on the anchors the same meaning on every network.
             variance = kept_features.flatten(0, -2).var(dim=0).sum().item()
             self._variance = max(variance, torch.finfo(torch.float32).tiny)
@@ -91,7 +91,7 @@ class Matching:
             for images, labels in answers.forget:
                 rows = self._teacher_rows(images)
                 cells = forgotten_rows(model, labels, answers.classes, rows.shape[:-1])
-                moved += ((rows - self._projected(rows)).square().sum(dim=-1) * cells).sum().item()
+                moved += ((rows - self._projection(rows)).square().sum(dim=-1) * cells).sum().item()
                 count += cells.sum().item()
         self._extra = min(self._variance * max(count, 1) / max(moved, 1e-30), _MOST_WEIGHT)
 
@@ -109,13 +109,13 @@ class Matching:
         """Return the loss of a step: the loss of forget rows plus the weighted loss of the other rows."""
         together = torch.cat([images, anchors])
         with torch.no_grad():
-            target = self._projected(self._teacher_rows(together))
+            target = self._projection(self._teacher_rows(together))
         rows = self._rows(student, self._student_tap, together)
         error = rows - target
         cells = error.new_zeros(error.shape[:-1])
         cells[: len(images)] = forgotten_rows(self._model, labels, self._answers.classes, cells[: len(images)].shape)
         forget = error.square().sum(dim=-1) + self._extra * (error @ self._basis.T).square().sum(dim=-1)
-        retain = (self._projected(rows) - target).square().sum(dim=-1)
+        retain = (self._projection(rows) - target).square().sum(dim=-1)
         return (row_mean(forget, cells) + self.weight * row_mean(retain, 1 - cells)) / self._variance
 
     @torch.no_grad()
@@ -131,15 +131,11 @@ class Matching:
         total = count = 0.0
         with evaluating(self._model):
             for images, target in zip(self._answers.anchors, self._targets, strict=True):
-                rows = self._projected(self._rows(self._model, self._student_tap, images))
+                rows = self._projection(self._rows(self._model, self._student_tap, images))
                 distance = (rows - target).square().sum(dim=-1)
                 total, count = total + distance.sum().item(), count + distance.numel()
         left, changed = self._answers.behind(self._projection, self._model, self._head)
         return Measured(left=left, changed=changed, anchor_error=total / max(count, 1) / self._variance)
-
-    def _projected(self, rows: Tensor) -> Tensor:
-        projected: Tensor = self._projection(rows)
-        return projected
 
     def _teacher_rows(self, images: Tensor) -> Tensor:
         return self._rows(self._teacher, self._teacher_tap, images)
