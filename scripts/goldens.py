@@ -96,7 +96,7 @@ def main() -> None:
         call("train", "--data", "digits", "--out", "original.safetensors", *common, cwd=work)
         call("train", "--data", "digits", "--without", "8", "--out", "retrained.safetensors", *common, cwd=work)
         names = subprocess.run(
-            [sys.executable, "-c", "import pour.methods as m; print(*(info.name for info in m.list_methods()))"],
+            [sys.executable, "-c", "import pour; print(*(info.name for info in pour.list_methods()))"],
             capture_output=True, text=True, check=True,
         ).stdout.split()  # fmt: skip
         lines = [f"original {digest(work / 'original.safetensors')}"]
