@@ -124,8 +124,12 @@ def test_side_by_side_uses_the_comparison_of_reports(runs: Path) -> None:
 def test_reports_of_other_data_are_marked(runs: Path) -> None:
     sample_report(forgotten=(0,)).save(runs / "other.json")
     folder = ReportFolder(runs)
-    assert folder.side_by_side(["a/report", "b/report"])["same_data"]
-    assert not folder.side_by_side(["a/report", "other"])["same_data"]
+    warning = "These reports are of different data"
+    for other, is_marked in (("b/report", False), ("other", True)):
+        (comparison,) = folder.side_by_side(["a/report", other])["comparisons"]
+        assert comparison.same_data != is_marked
+        with running(runs) as server:
+            assert (warning in get(server, f"/compare?run=a/report&run={other}")[2]) == is_marked
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ from pour.errors import PourError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pour.auditing.report import Difference
-
 __all__ = ["FoundReport", "ReportFolder"]
 
 # The JSON of an audit has a few hundred kilobytes; larger files contain something else.
@@ -84,21 +82,8 @@ class ReportFolder:
         comparisons = [audits[first].compare(audits[name]) for name in others]
         columns = [{row.name: row for row in comparison.rows} for comparison in comparisons]
         metrics = dict.fromkeys(metric for column in columns for metric in column)
-        cells: dict[str, list[Difference | None]] = {
-            metric: [column.get(metric) for column in columns] for metric in metrics
-        }
-        return {
-            "names": names,
-            "rows": [
-                {"name": name, "cells": row, "first": next(cell for cell in row if cell)} for name, row in cells.items()
-            ],
-            "missing": [
-                (name, comparison.only_first, comparison.only_second)
-                for name, comparison in zip(others, comparisons, strict=True)
-                if comparison.only_first or comparison.only_second
-            ],
-            "same_data": all(comparison.same_data for comparison in comparisons),
-        }
+        rows = {metric: [column.get(metric) for column in columns] for metric in metrics}
+        return {"names": names, "comparisons": comparisons, "rows": rows}
 
 
 def _audit(path: Path) -> AuditReport | None:

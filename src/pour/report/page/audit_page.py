@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pour._io import write_text
 from pour.errors import UsageError
-from pour.metrics.catalogue import SYMBOLS, find_metric, list_metrics, metrics_among
+from pour.metrics.catalogue import SYMBOLS, find_metric, metrics_among
 from pour.report.page.cells import count_verdicts
 from pour.report.page.rendering import render
 
@@ -85,6 +85,8 @@ def write_report(
     _check(every)
     lines = [line for run in every for line in run.report.lines]
     measures = [measure for run in every for values in run.report.collapse.values() for measure in values]
+    definitions = metrics_among([line.name for line in lines] + measures)
+    names = {line.name for line in lines if line.section != "raw"}
     text = render(
         "report.html.j2",
         scripts=("page.js",) if embedding is None else ("page.js", "embedding.js"),
@@ -93,10 +95,10 @@ def write_report(
         answers_of=_answers,
         collapse_of=_collapse,
         occurring=count_verdicts(lines),
-        glance=_glance(every),
+        glance=[metric for metric in definitions if metric.glance and metric.name in names],
         figures=_grouped(figures),
         embedding=None if embedding is None else embedding.payload(report.data),
-        definitions=metrics_among([line.name for line in lines] + measures),
+        definitions=definitions,
         symbols=SYMBOLS,
         command=command,
         files=[_digested(Path(file)) for file in files],
@@ -114,22 +116,6 @@ def _check(runs: Sequence[ReportedRun]) -> None:
         data = run.report.data
         if (data.name, data.classes, data.forgotten) != (first.name, first.classes, first.forgotten):
             raise UsageError(f"The run {run.name!r} has other data or classes; write a page of its own for it.")
-
-
-def _glance(runs: Sequence[ReportedRun]) -> dict[str, Any]:
-    """Return the first table: one row per run, then the original and the retrained model."""
-    rows = [{line.name: line for line in run.report.lines if line.section != "raw"} for run in runs]
-    metrics = [metric for metric in list_metrics() if metric.glance and any(metric.name in row for row in rows)]
-    references = [
-        {"name": f"{role} model", "readings": [getattr(rows[0].get(metric.name), role, None) for metric in metrics]}
-        for role in ("original", "retrained")
-        if role in runs[0].report.models
-    ]
-    return {
-        "titles": [metric.label for metric in metrics],
-        "lines": [[row.get(metric.name) for metric in metrics] for row in rows],
-        "references": references,
-    }
 
 
 def _answers(report: AuditReport) -> dict[str, Any] | None:
