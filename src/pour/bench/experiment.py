@@ -39,7 +39,29 @@ _LARGEST_SEED = 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
+class _Keys:
+    """Keys that an experiment's file contains as the experiment has them."""
+
+    task: str = "classify"
+    """Task: classify, segment, match, or a task of another package."""
+    dataset: str
+    """Dataset: a name from ``pour datasets``, ``folder:PATH`` or ``FILE.npz``."""
+    together: bool = False
+    """Whether a last request forgets all classes of ``forget`` together."""
+    tuning_forget: tuple[int | str, ...] = ()
+    """Classes that ``pour tune`` forgets, by index or name. They are not in ``forget``."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds of the training."""
+    table: TableLayout = field(default_factory=TableLayout)
+    """Arrangement of the table."""
+    columns: tuple[str, ...] = ()
+    """Columns of the table, by default the columns of the task."""
+    pictures: tuple[str, ...] = ()
+    """Rows whose pictures are saved, if the task has pictures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(_Keys):
     """A grid of rows times seeds times requests to forget, over models that its cells share.
 
     Example:
@@ -49,30 +71,15 @@ class Experiment:
     """
 
     name: str
-    task: str = "classify"
-    """A name from :func:`pour.training.list_tasks`."""
     settings: Mapping[str, Option] = field(default_factory=dict)
     """Settings of the task."""
-    dataset: str
-    """A name of a dataset, ``folder:PATH`` or a file."""
     architecture: str
     """A name from :func:`pour.list_models`."""
     recipe: Recipe
     """Training of the original and the retrained models."""
     forget: tuple[tuple[int | str, ...], ...]
     """Requests: each a tuple of classes that are forgotten together."""
-    together: bool = False
-    """Whether a last request forgets all these classes together."""
-    tuning_forget: tuple[int | str, ...] = ()
-    """Classes that tuning forgets. No request contains them."""
-    seeds: tuple[int, ...]
     rows: tuple[Row, ...]
-    columns: tuple[str, ...] = ()
-    """Columns of the table; empty for those of the task."""
-    table: TableLayout = field(default_factory=TableLayout)
-    """Arrangement of the table."""
-    pictures: tuple[str, ...] = ()
-    """Rows whose pictures are saved, if the task has pictures."""
     folder: Path | None = None
     """Folder of the experiment's file. A relative path of a dataset begins there."""
 
@@ -138,17 +145,13 @@ class Experiment:
 
 @record
 @dataclass(frozen=True, kw_only=True)
-class ExperimentFile:
+class ExperimentFile(_Keys):
     """Content of an experiment's TOML file. A relative path begins at the folder of the file."""
 
     base: str | None = None
     """Experiment whose keys hold unless this file gives them: a built-in name or a path."""
     name: str | None = None
     """Name in results, by default the name of the file."""
-    task: str = "classify"
-    """Task: classify, segment, match, or a task of another package."""
-    dataset: str
-    """Dataset: a name from ``pour datasets``, ``folder:PATH`` or ``FILE.npz``."""
     architecture: str | None = None
     """Network: a name from ``pour models``; by default the network that the task takes for the dataset."""
     recipe: str | dict[str, Option] | None = None
@@ -157,12 +160,6 @@ class ExperimentFile:
     """Settings of the task."""
     forget: tuple[Request, ...]
     """Requests: each is a class by index or name, or a list of classes that are forgotten together."""
-    together: bool = False
-    """Whether a last request forgets all classes of ``forget`` together."""
-    tuning_forget: tuple[int | str, ...] = ()
-    """Classes that ``pour tune`` forgets, by index or name. They are not in ``forget``."""
-    seeds: tuple[int, ...] = (0,)
-    """Seeds of the training."""
     rows: tuple[str | Row, ...]
     """Names of groups (references, paper, anchored, controls, relatives, others) and of methods, or tables."""
     variants: tuple[Variant, ...] = ("common", "tuned")
@@ -171,12 +168,6 @@ class ExperimentFile:
     """Folder of ``pour tune`` for the tuned rows, by default the tuned options that ship with pour."""
     row_notes: dict[str, str] = field(default_factory=dict)
     """Notes of rows, by row. They replace the notes in ``rows``."""
-    table: TableLayout = field(default_factory=TableLayout)
-    """Arrangement of the table."""
-    columns: tuple[str, ...] = ()
-    """Columns of the table, by default the columns of the task."""
-    pictures: tuple[str, ...] = ()
-    """Rows whose pictures are saved, if the task has pictures."""
 
     def experiment(self, name: str, folder: Path | None) -> Experiment:
         """Return the experiment with all rows and defaults."""
@@ -192,20 +183,13 @@ class ExperimentFile:
         )
         return Experiment(
             name=self.name or name,
-            task=self.task,
             settings=settings,
-            dataset=self.dataset,
             architecture=network,
             recipe=_recipe(self.recipe or recipe),
             forget=tuple(item if isinstance(item, tuple) else (item,) for item in self.forget),
-            together=self.together,
-            tuning_forget=self.tuning_forget,
-            seeds=self.seeds,
             rows=tuple(_row(row, self.row_notes) for row in rows),
-            columns=self.columns,
-            table=self.table,
-            pictures=self.pictures,
             folder=folder,
+            **{key.name: getattr(self, key.name) for key in fields(_Keys)},
         )
 
 
