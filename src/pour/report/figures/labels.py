@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from matplotlib.transforms import Bbox
 
@@ -23,36 +23,35 @@ _ANGLES = (0, 180, 90, 270, 45, 315, 135, 225, 22, 338, 158, 202, 67, 113, 247, 
 _DISTANCES = (6.0, 11.0, 17.0, 25.0, 36.0, 50.0)
 _POINT = 4.0
 _LEADER_FROM = 14.0
-Ends = tuple[float, float]
+Numbers: TypeAlias = "NDArray[np.float64]"
 
 
 def place_labels(
     axes: Axes,
-    points: NDArray[np.float64],
+    points: Numbers,
+    ends: tuple[Numbers, Numbers],
     texts: Sequence[str],
     colors: Sequence[str],
     style: Style,
-    *,
-    bars: Sequence[tuple[Ends, Ends]],
 ) -> None:
     """Write each text at the nearest free place around its point, or at the least covered one.
 
     Args:
         axes: Panel with its final layout and limits.
         points: Points in data coordinates, (n, 2).
+        ends: Lower and upper ends of each point's error bars, (n, 2) each. Texts avoid the bars too.
         texts: Texts, already safe to draw.
         colors: Colours of the texts.
         style: Style of the figure.
-        bars: Ends of each point's horizontal and vertical error bar. Texts avoid the bars too.
     """
     scale = axes.figure.dpi / 72
     pixels = axes.transData.transform(points)
     half = _POINT * scale
     dots = [Bbox.from_bounds(x - half, y - half, 2 * half, 2 * half) for x, y in pixels]
     lines = [
-        Bbox(axes.transData.transform(ends)).padded(0.8 * scale)
-        for point, (across, up) in zip(points, bars, strict=True)
-        for ends in ([(across[0], point[1]), (across[1], point[1])], [(point[0], up[0]), (point[0], up[1])])
+        Bbox(axes.transData.transform(bar)).padded(0.8 * scale)
+        for (x, y), low, high in zip(points, *ends, strict=True)
+        for bar in ([(low[0], y), (high[0], y)], [(x, low[1]), (x, high[1])])
     ]
     frame = axes.get_window_extent()
     placed: list[Bbox] = []

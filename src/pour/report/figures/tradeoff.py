@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
     from pour.auditing.report import AuditReport
     from pour.report.figures.style import Style
@@ -27,6 +28,7 @@ __all__ = ["PlaneOf", "TradeoffData", "TradeoffPoint", "draw_tradeoff", "tradeof
 PlaneOf = Literal["accuracy", "representation"]
 """1 - Acc_f against Acc_r, or 1 - CKA_f against CKA_r, both with the original."""
 DataNeeded = Literal["none", "forget", "retain"]
+Numbers: TypeAlias = "NDArray[np.float64]"
 
 _NAMES: dict[PlaneOf, tuple[str, str]] = {"accuracy": ("acc_f", "acc_r"), "representation": ("cka_f_o", "cka_r_o")}
 _LABELS: dict[PlaneOf, tuple[str, str]] = {
@@ -98,10 +100,17 @@ def draw_tradeoff(data: TradeoffData, *, theme: Theme = "light") -> Figure:
     with drawing(theme) as style:
         figure = style.figure(4.6, 3.9)
         axes = figure.subplots()
-        _limits(axes, data.points)
+        # Ends of the intervals and values of the points in both directions, (3, n, 2).
+        readings = [[(*reading.bounds, reading.value) for reading in (p.forgetting, p.retention)] for p in data.points]
+        low, high, places = np.array(readings).transpose(2, 0, 1)
+        margin = np.maximum(0.07 * (high.max(axis=0) - low.min(axis=0)), 0.01)
+        # The right margin has room for the name of the last point.
+        left, right = low.min(axis=0) - margin, high.max(axis=0) + margin * (1.6, 1.0)
+        axes.set(xlim=(left[0], right[0]), ylim=(left[1], right[1]))
         colors = _colors(data.points, style)
-        for point, color in zip(data.points, colors, strict=True):
-            _draw_point(axes, point, color, style)
+        for i, point in enumerate(data.points):
+            reach = np.stack([places[i] - low[i], high[i] - places[i]])[..., None]
+            _draw_point(axes, point, places[i], reach, colors[i], style)
         across, up = _LABELS[data.of]
         axes.set(xlabel=f"{across}  (better →)", ylabel=f"{up}  (better →)")
         axes.grid(alpha=0.7)
@@ -114,14 +123,8 @@ def draw_tradeoff(data: TradeoffData, *, theme: Theme = "light") -> Figure:
         style.legend(figure, keys, 3)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
-        place_labels(
-            axes,
-            np.array([[point.forgetting.value, point.retention.value] for point in data.points]),
-            [plain_text(point.name) for point in data.points],
-            colors,
-            style,
-            bars=[(point.forgetting.bounds, point.retention.bounds) for point in data.points],
-        )
+        names = [plain_text(point.name) for point in data.points]
+        place_labels(axes, places, (low, high), names, colors, style)
         words = [
             f"{shortened(point.name)} ({point.forgetting.value:.2f}, {point.retention.value:.2f})"
             for point in data.points
@@ -150,31 +153,18 @@ def _colors(points: Sequence[TradeoffPoint], style: Style) -> list[str]:
     ]
 
 
-def _draw_point(axes: Axes, point: TradeoffPoint, color: str, style: Style) -> None:
-    across, up = (
-        [[reading.value - reading.bounds[0]], [reading.bounds[1] - reading.value]]
-        for reading in (point.forgetting, point.retention)
-    )
-    marker = {"retrained": "*", "original": "X"}.get(point.role, _NEEDS[point.needs][0])
+def _draw_point(axes: Axes, point: TradeoffPoint, place: Numbers, reach: Numbers, color: str, style: Style) -> None:
     axes.errorbar(
-        [point.forgetting.value],
-        [point.retention.value],
-        xerr=across,
-        yerr=up,
+        place[:1],
+        place[1:],
+        xerr=reach[:, 0],
+        yerr=reach[:, 1],
         color=color,
         ecolor=color,
         elinewidth=0.9,
-        marker=marker,
+        marker={"retrained": "*", "original": "X"}.get(point.role, _NEEDS[point.needs][0]),
         markersize=11 if point.role == "retrained" else 6,
         markeredgecolor=style.background,
         markeredgewidth=0.6,
         zorder=4 if point.role == "retrained" else 3,
     )
-
-
-def _limits(axes: Axes, points: Sequence[TradeoffPoint]) -> None:
-    bounds = np.array([[point.forgetting.bounds, point.retention.bounds] for point in points])
-    low, high = bounds.min(axis=(0, 2)), bounds.max(axis=(0, 2))
-    margin = np.maximum(0.07 * (high - low), 0.01)
-    # The right margin has room for the name of the last point.
-    axes.set(xlim=(low[0] - margin[0], high[0] + 1.6 * margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from pour.auditing.report import AuditedData
     from pour.data.dataset import ImageArray
-    from pour.report.figures.feature_map import EmbeddingData
 
 __all__ = ["Embedding"]
 
@@ -67,28 +66,6 @@ class Embedding:
             raise UsageError(
                 f"The embedding's images have shape {self.images.shape}; expected {n} of them, (n, h, w, c)."
             )
-
-    @classmethod
-    def of(
-        cls,
-        data: EmbeddingData,
-        predictions: Mapping[str, NDArray[np.integer[Any]]],
-        images: ImageArray | None = None,
-    ) -> Embedding:
-        """Return the map of :func:`~pour.report.figures.feature_map.embedding_data` with answers and pictures.
-
-        Args:
-            data: Points of the drawn images.
-            predictions: Answers to all images of ``embedding_data``, by model.
-            images: All images.
-        """
-        return cls(
-            points=data.points,
-            labels=data.labels,
-            predictions={name: answers[data.rows] for name, answers in predictions.items()},
-            images=None if images is None else images[data.rows],
-            numbers=data.rows,
-        )
 
     def __repr__(self) -> str:
         return f"Embedding({len(self.labels)} images, models {', '.join(self.points)})"

@@ -79,8 +79,14 @@ def draw_gallery(subject: Subject) -> Gallery:
         FigureSection.of("What is answered on forgotten images", draw_answers, answers_data(subject.reports[first])),
         *_tradeoffs(subject.reports),
     ]
-    answers = {name: part.scores.argmax(dim=1).cpu().numpy() for name, part in seen.items()}
-    return Gallery(tuple(figures), Embedding.of(points, answers, subject.samples.images))
+    embedding = Embedding(
+        points=points.points,
+        labels=points.labels,
+        predictions={name: part.scores.argmax(dim=1).cpu().numpy()[points.rows] for name, part in seen.items()},
+        images=subject.samples.images[points.rows],
+        numbers=points.rows,
+    )
+    return Gallery(tuple(figures), embedding)
 
 
 def _pictures(subject: Subject, rows: np.ndarray) -> Tensor:
