@@ -165,8 +165,9 @@ class Tapper:
                 twin = twins.get(model.role)
                 if done == 0 and twin is not None:
                     raw = known[twin].raw if twin in known else parts[twin][0].raw
-                    if runs_head_on(model.on_device, model.head, inputs, raw[: len(inputs)]):
-                        derived.append(model)
+                    with self._autocast():
+                        if runs_head_on(model.on_device, model.head, inputs, raw[: len(inputs)]):
+                            derived.append(model)
                 if model not in derived:
                     parts[model.role].append(self._run(model, inputs, labels, row_labels, done))
                     self.advance(len(inputs), f"{model.role} model on {name} samples")
