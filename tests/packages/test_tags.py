@@ -90,3 +90,15 @@ def test_bench_and_table(tags: Installed, tmp_path: Path) -> None:
     cell = json.loads((tmp_path / "runs/mine/cells/forget-1/seed-0/masked-head.json").read_text())["cell"]
     assert cell["setup"]["threshold"] == 0.4
     assert cell["values"]["tag_f1_f"]["value"] == 0
+
+
+def test_tune(tags: Installed, tmp_path: Path) -> None:
+    options = "options = {steps = 4, stop_accuracy = 'null'}"
+    row = f"{{name = 'ascent', method = 'gradient-ascent', setting = 'tuned', {options}}}"
+    rows = f'rows = [{row}]\ntuning_forget = ["even"]'
+    (tmp_path / "mine.toml").write_text(EXPERIMENT.replace('rows = ["references", "pour-p", "masked-head"]', rows))
+    tags.run(commands("pour tune mine.toml --rule user --device cpu --quiet"), tmp_path)
+    result = json.loads((tmp_path / "runs/mine-tuning/gradient-ascent-user/result.json").read_text())
+    scores = [trial["forget_accuracy"] for trial in result["trials"] if trial["failed"] is None]
+    assert len(scores) >= 8
+    assert all(0 <= score <= 1 for score in scores)

@@ -229,15 +229,19 @@ class MethodTuning:
         """Return the score of the task that counts only labels of one side, or None if the rule does not allow it."""
         if self.rule == "user" and side not in get_method(self.method).needs:
             return None
+        names = self.dataset.classes
+        forgotten = set(self.classes)
+        retained = set(range(len(names))) - forgotten
         if self.rule == "user" and side == "forget":
-            samples = self.request.forget
+            train = self.task.split(self.dataset, "train")
+            rows = self.task.belongs(torch.as_tensor(train.labels), self.classes).nonzero().squeeze(1)
+            # A method that reads forget samples alone must not be scored by their other labels.
+            samples = train.take(rows.numpy()).without(retained)
         else:
             # A setting that relearns a class forgotten earlier must not gain by it.
             samples = self._divided[1].without(forgotten_before(self.model))
         counts = self.task.answers(model, samples, self.run).double().unsqueeze(0)
-        names = self.dataset.classes
-        forgotten = set(self.classes)
-        counted = forgotten if side == "forget" else set(range(len(names))) - forgotten
+        counted = forgotten if side == "forget" else retained
         scores = self.task.scores(counts, self.classes, names).values()
         score = next(score for score in scores if set(score.classes) == counted)
         value = score.values.item()
