@@ -75,7 +75,7 @@ def test_one_row_gives_a_panel_that_says_why_it_is_empty() -> None:
     [
         (lambda: angle_data({}), "no rows"),
         (lambda: angle_data({"head": torch.ones(3)}), r"expected \(C, d\)"),
-        (lambda: centered_class_means(torch.ones(3, 2), torch.zeros(4)), "do not fit"),
+        (lambda: centered_class_means(torch.ones(3, 2), torch.tensor([0, 1, 0, 1])), "one per row of features"),
     ],
 )
 def test_wrong_use_is_told(call: object, said: str) -> None:

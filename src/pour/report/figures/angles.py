@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pour.errors import UsageError
 from pour.geometry.angles import AngleStatistics, angle_statistics, pairwise_angles, random_centered_rows
+from pour.geometry.fitter import ProjectorFitter
 from pour.report.figures.style import FULL_WIDTH, Theme, drawing, finish, plain_text
 
 if TYPE_CHECKING:
@@ -57,16 +58,7 @@ def centered_class_means(features: Tensor, labels: Tensor) -> Tensor:
         tensor([[-2.],
                 [ 2.]], dtype=torch.float64)
     """
-    if features.ndim != 2 or labels.shape != features.shape[:1] or not len(features):
-        raise UsageError(
-            f"features of shape {tuple(features.shape)} and labels of shape {tuple(labels.shape)} do not fit; "
-            "expected (n, d) and (n,)."
-        )
-    rows = features.detach().to("cpu", torch.float64)
-    present, index, counts = torch.unique(labels.cpu(), return_inverse=True, return_counts=True)
-    sums = rows.new_zeros(len(present), rows.shape[1]).index_add_(0, index, rows)
-    means: Tensor = sums / counts.unsqueeze(1)
-    return means - means.mean(dim=0)
+    return ProjectorFitter(torch.unique(labels).tolist(), centered=True).update(features, labels).directions
 
 
 def angle_data(rows: Mapping[str, Tensor], *, seed: int = 0) -> tuple[AngleData, ...]:
