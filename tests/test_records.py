@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@record
-@dataclass(frozen=True)
+@record(kw_only=False)
 class Inner:
     value: float
     low: float | None = None
 
 
 @record(version="schema_version", derived=("summary",))
-@dataclass(frozen=True, kw_only=True)
 class Outer:
     name: str
     parts: tuple[Inner, ...]
@@ -75,8 +73,7 @@ def test_derived_keys_are_written_and_ignored() -> None:
 
 
 def test_a_complete_record_has_no_defaults_in_a_file() -> None:
-    @record(complete=True)
-    @dataclass(frozen=True)
+    @record(complete=True, kw_only=False)
     class Whole:
         x: int = 1
 

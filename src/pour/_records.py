@@ -11,7 +11,7 @@ import os
 import reprlib
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform, overload
 
 from pour.errors import PourError, UsageError
 
@@ -67,26 +67,32 @@ def record(kind: type[T]) -> type[T]: ...
 
 @overload
 def record(
-    *, version: str | None = None, derived: Sequence[str] = (), complete: bool = False
+    *, version: str | None = None, derived: Sequence[str] = (), complete: bool = False, kw_only: bool = True
 ) -> Callable[[type[T]], type[T]]: ...
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
 def record(
-    kind: type[T] | None = None, *, version: str | None = None, derived: Sequence[str] = (), complete: bool = False
+    kind: type[T] | None = None,
+    *,
+    version: str | None = None,
+    derived: Sequence[str] = (),
+    complete: bool = False,
+    kw_only: bool = True,
 ) -> type[T] | Callable[[type[T]], type[T]]:
-    """Mark a frozen dataclass as a record: :func:`decode` checks types exactly and refuses unknown keys.
+    """Make a class a record: a frozen dataclass of which :func:`decode` checks the types and refuses unknown keys.
 
-    Every dataclass inside a record is marked too. Ruff leaves the imports of its annotations at run time.
+    Every dataclass inside a record is a record too. Ruff leaves the imports of its annotations at run time.
 
     Args:
-        kind: Dataclass to mark.
+        kind: Class with annotated fields.
         version: Field with the version of the format. The default of the field is the newest version.
         derived: Properties that :func:`encode` adds for other programs. :func:`decode` ignores them.
         complete: Refuse a file that lacks a field, also if the field has a default.
+        kw_only: Whether the fields must be named when a record is made in Python.
 
     Example:
         >>> @record(version="schema")
-        ... @dataclasses.dataclass(frozen=True)
         ... class Point:
         ...     x: float
         ...     schema: int = 1
@@ -99,11 +105,12 @@ def record(
 
     def mark(kind: type[T]) -> type[T]:
         kind.__pydantic_config__ = _CONFIG  # type: ignore[attr-defined]
-        defaults = {name: getattr(kind, name, None) for name in kind.__annotations__}
-        setattr(kind, _NEWEST, None if version is None else (version, defaults[version]))
+        setattr(kind, _NEWEST, None if version is None else (version, getattr(kind, version)))
         setattr(kind, _DERIVED, tuple(derived))
         setattr(kind, _COMPLETE, complete)
-        return kind
+        if "__dataclass_fields__" in vars(kind):
+            return kind  # a task, which another package wrote as a dataclass
+        return dataclasses.dataclass(kind, frozen=True, kw_only=kw_only)
 
     return mark if kind is None else mark(kind)
 

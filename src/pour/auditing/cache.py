@@ -67,8 +67,7 @@ def write_output(path: Path, seen: Seen) -> None:
         save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, temporary)
 
 
-@record
-@dataclass(frozen=True)
+@record(kw_only=False)
 class StoredMeasure:
     """File of the measure cache."""
 

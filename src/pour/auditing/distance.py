@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
@@ -34,7 +34,6 @@ _IMAGES = 2000
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class Discrepancy:
     """K(P, Q) of unlearned features P and retrained features Q with its terms; see ``decompose_discrepancy``.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,7 +30,6 @@ _IMAGES = 256
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class LayerMap:
     """CKA between every layer of the unlearned model and every layer of a reference."""
 

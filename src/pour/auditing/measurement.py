@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pour._records import record
@@ -19,7 +18,6 @@ __all__ = ["Reading", "hull"]
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class Reading:
     """A value, its 95 % interval over images if there are enough of them, and the number of images.
 

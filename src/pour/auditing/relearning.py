@@ -69,7 +69,6 @@ class Relearning:
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class RelearningCurve:
     """Accuracy on test images after each number of steps."""
 

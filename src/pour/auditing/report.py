@@ -35,7 +35,6 @@ Section = Literal["scores", "features", "raw"]
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class Line:
     """One metric of the unlearned model, the original and a retrained model."""
 
@@ -57,7 +56,6 @@ class Line:
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class AuditedModel:
     """One of the models of an audit."""
 
@@ -72,7 +70,6 @@ class AuditedModel:
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class AuditedData:
     """Data of an audit."""
 
@@ -98,7 +95,6 @@ class AuditedData:
 
 
 @record(version="schema_version", derived=("summary",), complete=True)
-@dataclass(frozen=True, kw_only=True)
 class AuditReport:
     """Result of :func:`pour.audit`.
 

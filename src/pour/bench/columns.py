@@ -27,7 +27,6 @@ _LATEX_SPECIAL = str.maketrans(
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class TableLayout:
     """Arrangement of an experiment's table."""
 

@@ -144,7 +144,6 @@ class Experiment(_Keys):
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class ExperimentFile(_Keys):
     """Content of an experiment's TOML file. A relative path begins at the folder of the file."""
 

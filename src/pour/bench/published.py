@@ -42,7 +42,6 @@ class Published:
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class PaperTable:
     """Table of methods on one dataset."""
 
@@ -61,7 +60,6 @@ class PaperTable:
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class Examples:
     """Classes that the paper forgets from one model of a task, before and after."""
 
@@ -80,7 +78,6 @@ class Examples:
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class _Paper:
     """Content of ``published.json``."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -75,7 +75,6 @@ def check_row_name(name: str) -> None:
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class Row:
     """One line of the table: a method with its options, or a trained model.
 
@@ -112,7 +111,6 @@ class Row:
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class _OfDataset:
     """Options of rows that one dataset changes."""
 
@@ -130,7 +128,6 @@ class _OfDataset:
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class _RowData:
     """Content of ``rows.toml``."""
 
@@ -274,7 +271,6 @@ def common_options(method: type[IterativeMethod], dataset: str) -> dict[str, Any
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class ShippedOptions:
     """Options that tuning chose for a method, and the origin of the choice."""
 

@@ -28,7 +28,6 @@ _ENOUGH = 0.99
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class Trial:
     """One setting and its measurements."""
 
@@ -48,7 +47,6 @@ class Trial:
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class TuningResult:
     """The trials of a method and the chosen one, as ``result.json`` contains them."""
 

@@ -112,7 +112,6 @@ def forget_name(forget: tuple[int, ...]) -> str:
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class Cell:
     """Result of one row for one seed and one request, with all that is needed to compute it again.
 
@@ -166,7 +165,6 @@ class Cell:
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class StoredExperiment:
     """Content of ``experiment.json``: the settings that all cells share, and the arrangement of the table."""
 
@@ -217,7 +215,6 @@ class StoredExperiment:
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class StoredCell:
     """Cell with the files beside it."""
 
@@ -229,7 +226,6 @@ class StoredCell:
 
 
 @record(version="schema")
-@dataclass(frozen=True, kw_only=True)
 class ResultFile:
     """Content of a published file: a whole experiment without weights."""
 
@@ -252,7 +248,6 @@ class Store:
 
 
 @record(version="schema")
-@dataclass(frozen=True, kw_only=True)
 class _SealedCell:
     """Content of a cell's file."""
 

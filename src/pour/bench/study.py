@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,6 @@ _IMAGES = 2000
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class ClassSeparation:
     """One class: its distance from the others in the original, and the cost of forgetting it."""
 
@@ -78,7 +77,6 @@ class ClassSeparation:
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class SeparationStudy:
     """All classes of a dataset, each forgotten on its own."""
 
@@ -89,8 +87,7 @@ class SeparationStudy:
     """Spearman's rank correlation, by method, of the separation (energy) and the change of the retained accuracy."""
 
 
-@record
-@dataclass(frozen=True)
+@record(kw_only=False)
 class StudyFile:
     """File of one result of a study."""
 

@@ -34,7 +34,6 @@ _ABSENT = ("metric", "view", "original", "floor", "epsilon", "decision")
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class Look:
     """Measurements after some optimisation steps."""
 
@@ -49,7 +48,6 @@ class Look:
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class Trajectory:
     """Measurements of one method before, during and after its training."""
 

@@ -298,8 +298,7 @@ def starting_rates(method: IterativeMethod, model: nn.Module, request: ForgetReq
     return rates
 
 
-@record
-@dataclass(frozen=True)
+@record(kw_only=False)
 class StoredTrial:
     """File of one trial."""
 

@@ -38,8 +38,7 @@ __all__ = [
 _ATTRIBUTE = "_pour_card"
 
 
-@record
-@dataclass(frozen=True)
+@record(kw_only=False)
 class Architecture:
     """A name for :func:`pour.models.build_model` and the options to build the same network again."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save_file
@@ -31,7 +30,6 @@ _SEAL = "pour_sha256"
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class Projection:
     """A projector in front of a head, or behind the layer of an image embedding."""
 
@@ -46,7 +44,6 @@ class Projection:
 
 
 @record(version="format_version")
-@dataclass(frozen=True, kw_only=True)
 class Header:
     """Description of the model in a checkpoint."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from pour._records import AnyFloat, Json, record
@@ -17,7 +17,6 @@ __all__ = ["HistoryEntry", "add_entry", "forgotten_before", "history"]
 
 
 @record
-@dataclass(frozen=True, kw_only=True)
 class HistoryEntry:
     """One step in a model's history: the forgotten classes, the method, and the digests before and after.
 

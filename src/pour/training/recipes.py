@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from typing import Any, Literal, SupportsIndex, get_args
 
 from pour._records import record
@@ -15,7 +14,6 @@ __all__ = ["RECIPES", "Recipe", "get_recipe"]
 
 
 @record
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
     """Settings of a training.
 
