@@ -93,7 +93,7 @@ class SmallCifar:
         images, labels = self.files[name]
         return {
             b"batch_label": f"a batch called {name}".encode(),
-            self.format.label_key: labels.tolist(),
+            self.format.label_key.encode(): labels.tolist(),
             b"data": np.ascontiguousarray(images.transpose(0, 3, 1, 2)).reshape(len(images), -1),
             b"filenames": [b"x_s_%06d.png" % i for i in range(len(images))],
         }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,6 +18,7 @@ from pour.data.info import DatasetInfo, official
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["CIFAR10", "CIFAR100", "CifarFormat", "find_cifar", "read_cifar"]
@@ -26,54 +29,25 @@ _PIXELS = 3 * _SIDE * _SIDE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CifarFormat:
-    """Files of one of the two datasets."""
+    """Files of one of the two datasets, from ``cifar.toml``."""
 
     info: DatasetInfo
-    places: tuple[str, ...]
+    places: Sequence[str]
     """Names of its files and folders, the preferred one first."""
-    train_files: tuple[str, ...]
-    test_files: tuple[str, ...]
-    label_key: bytes
+    train_files: Sequence[str]
+    test_files: Sequence[str]
+    label_key: str
     """Key of the labels in the python files."""
     label_bytes: int
     """Number of label bytes before each image in the binary files. The last one is the label."""
     train_size: int = 50_000
     test_size: int = 10_000
-    digests: dict[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
     """Checksums of the official archives by file name."""
 
 
-def _format(name: str, folders: tuple[str, str], binary: str, binary_checksum: str, **layout: Any) -> CifarFormat:
-    info = official(name)
-    archive = info.files[0]
-    return CifarFormat(
-        info=info,
-        places=(f"{name}.npz", name, folders[0], archive.filename, folders[1], binary),
-        digests={archive.filename: archive.checksum, binary: binary_checksum},
-        **layout,
-    )
-
-
-CIFAR10 = _format(
-    "cifar10",
-    ("cifar-10-batches-py", "cifar-10-batches-bin"),
-    "cifar-10-binary.tar.gz",
-    "md5:c32a1d4ab5d03f1284b67883e8d87530",
-    train_files=tuple(f"data_batch_{number}" for number in range(1, 6)),
-    test_files=("test_batch",),
-    label_key=b"labels",
-    label_bytes=1,
-)
-CIFAR100 = _format(
-    "cifar100",
-    ("cifar-100-python", "cifar-100-binary"),
-    "cifar-100-binary.tar.gz",
-    "md5:03b5dce01913d631647c71ecec9e9cb8",
-    train_files=("train",),
-    test_files=("test",),
-    label_key=b"fine_labels",
-    label_bytes=2,
-)
+_LAYOUTS: dict[str, Any] = tomllib.loads((files("pour.data.formats") / "cifar.toml").read_text(encoding="utf-8"))
+CIFAR10, CIFAR100 = (CifarFormat(info=official(name), **layout) for name, layout in _LAYOUTS.items())
 
 
 def find_cifar(root: Path, cifar: CifarFormat) -> Path | None:
@@ -159,16 +133,16 @@ _Batch = tuple[np.ndarray[tuple[int, ...], np.dtype[np.uint8]], np.ndarray[tuple
 
 def _python_batch(data: bytes, source: str, cifar: CifarFormat) -> _Batch:
     batch = load_plain(data, source)
-    key = cifar.label_key
+    key = cifar.label_key.encode()
     if isinstance(batch, dict):  # written by Python 3 where the keys are strings
         batch = {name.encode() if isinstance(name, str) else name: value for name, value in batch.items()}
     if not isinstance(batch, dict) or b"data" not in batch or key not in batch:
-        raise UsageError(f"{source} is not a CIFAR batch: expected a dict with data and {key.decode()}.")
+        raise UsageError(f"{source} is not a CIFAR batch: expected a dict with data and {cifar.label_key}.")
     pixels, labels = batch[b"data"], batch[key]
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (_PIXELS,):
         raise UsageError(f"The data of {source} must be a uint8 array of n x {_PIXELS}.")
     if not isinstance(labels, list) or not all(type(label) is int and abs(label) < 1 << 31 for label in labels):
-        raise UsageError(f"The {key.decode()} of {source} must be a list of integers.")
+        raise UsageError(f"The {cifar.label_key} of {source} must be a list of integers.")
     if len(labels) != len(pixels):
         raise UsageError(f"{source} has {len(pixels)} images but {len(labels)} labels.")
     return pixels, np.array(labels, np.int64)

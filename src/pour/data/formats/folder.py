@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pour.data.dataset import ImageDataset, ImageSplit
-from pour.data.formats.image_files import GREY_MODES, is_image, open_image, read_pixels
+from pour.data.formats.image_files import GREY_MODES, images_in, open_image, read_pixels
 from pour.data.info import DatasetInfo
 from pour.errors import UsageError
 
@@ -73,7 +73,7 @@ def _given_splits(path: Path) -> tuple[list[str], _Files]:
         unknown = set(_subfolders(folder)) - set(classes)
         if unknown:
             raise UsageError(f"{folder} has a class {min(unknown)!r} that {path / 'train'} does not have.")
-        files[split] = [(file, classes.index(name)) for name in classes for file in _images(folder / name)]
+        files[split] = [(file, classes.index(name)) for name in classes for file in images_in(folder / name)]
     _refuse_empty(path / "train", classes, files["train"])
     if not files["test"]:
         raise UsageError(f"{test} has no images in its class folders.")
@@ -89,7 +89,7 @@ def _own_splits(path: Path) -> tuple[list[str], _Files]:
     classes = _subfolders(path)
     files: _Files = {"train": [], "test": []}
     for label, name in enumerate(classes):
-        shuffled = sorted(_images(path / name), key=lambda file: hashlib.sha256(os.fsencode(file.name)).digest())
+        shuffled = sorted(images_in(path / name), key=lambda file: hashlib.sha256(os.fsencode(file.name)).digest())
         count = len(shuffled) // _TEST_SHARE
         files["test"] += [(file, label) for file in sorted(shuffled[:count])]
         files["train"] += [(file, label) for file in sorted(shuffled[count:])]
@@ -112,10 +112,6 @@ def _refuse_empty(path: Path, classes: list[str], files: list[tuple[Path, int]])
 
 def _subfolders(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-
-
-def _images(path: Path) -> list[Path]:
-    return sorted(file for file in path.iterdir() if is_image(file)) if path.is_dir() else []
 
 
 def _common_shape(files: list[Path], size: int | None) -> tuple[bool, tuple[int, int]]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pour.data.dataset import ImageArray
 
-__all__ = ["GREY_MODES", "IMAGE_SUFFIXES", "is_image", "open_image", "read_pixels", "reading", "to_bytes"]
+__all__ = ["GREY_MODES", "IMAGE_SUFFIXES", "images_in", "is_image", "open_image", "read_pixels", "reading", "to_bytes"]
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"})
 
@@ -27,6 +27,11 @@ GREY_MODES = frozenset({"1", "L"}) | _SIXTEEN_BITS
 def is_image(path: Path) -> bool:
     """Return whether a file has the name of an image. Hidden files are no images."""
     return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Return the image files of a folder in the order of their names; none if there is no such folder."""
+    return sorted(file for file in folder.iterdir() if is_image(file)) if folder.is_dir() else []
 
 
 @contextlib.contextmanager

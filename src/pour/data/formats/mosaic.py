@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pour._records import read
 from pour.data.dataset import ImageArray, ImageSplit
 from pour.data.formats.archives import read_array
 from pour.data.formats.image_files import GREY_MODES, is_image, open_image, read_pixels
@@ -43,15 +43,7 @@ def read_mosaic(folder: Path) -> dict[str, ImageSplit]:
 def read_class_names(folder: Path) -> tuple[str, ...] | None:
     """Return the names in ``classes.json``, or None where there is no such file."""
     file = folder / "classes.json"
-    if not file.is_file():
-        return None
-    try:
-        names = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read: {error}.") from error
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UsageError(f"{file} must hold a list of class names.")
-    return tuple(names)
+    return read(tuple[str, ...], file) if file.is_file() else None
 
 
 def _read_split(folder: Path, label_file: Path) -> ImageSplit:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pour.data.classes import resolve_classes
-from pour.data.formats.image_files import is_image, open_image, read_pixels, reading
+from pour.data.formats.image_files import images_in, open_image, read_pixels, reading
 from pour.data.formats.mosaic import read_class_names
 from pour.data.info import OWN_DATA, DatasetInfo, official
 from pour.errors import UsageError
@@ -117,8 +117,8 @@ def read_camvid(folder: Path) -> SegmentationDataset:
     for split in ("train", "val", "test"):
         if not (folder / split).is_dir():
             continue
-        masks = {file.stem: file for file in _listing(folder / f"{split}annot")}
-        images = _listing(folder / split)
+        masks = {file.stem: file for file in images_in(folder / f"{split}annot")}
+        images = images_in(folder / split)
         lonely = next((image for image in images if image.stem not in masks), None)
         if lonely:
             raise UsageError(f"{lonely} has no mask named {lonely.stem} in {folder / f'{split}annot'}.")
@@ -151,10 +151,6 @@ def read_voc(folder: Path) -> SegmentationDataset:
             raise UsageError(f"{missing} is listed in {file} but is not there; the folder is incomplete.")
         splits[split] = SegmentationSplit(pairs, len(VOC2012.classes), 255)
     return SegmentationDataset("voc2012", VOC2012.classes, 255, splits, VOC2012)
-
-
-def _listing(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if is_image(file)) if folder.is_dir() else []
 
 
 def _read_mask(file: Path) -> LabelArray:
