@@ -11,7 +11,7 @@ import shlex
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -169,11 +169,8 @@ class StoredExperiment:
     """Content of ``experiment.json``: the settings that all cells share, and the arrangement of the table."""
 
     name: str
-    dataset: str | None = None
-    architecture: str | None = None
-    recipe: Mapping[str, Json] | None = None
     settings: Mapping[str, Json] = field(default_factory=dict)
-    """Further settings that decide the models."""
+    """Settings that decide the models: dataset, architecture, recipe and the task's own."""
     forget: tuple[tuple[int, ...], ...] = ()
     """Requests in the order of the table."""
     seeds: tuple[int, ...] = ()
@@ -193,14 +190,10 @@ class StoredExperiment:
             forget: Requests by index; by default those of the experiment whose classes are indices.
         """
         known = [tuple(label for label in request if isinstance(label, int)) for request in experiment.forget]
-        forget = tuple(filter(None, known)) if forget is None else forget
         return cls(
             name=experiment.name,
-            dataset=experiment.dataset,
-            architecture=experiment.architecture,
-            recipe=asdict(experiment.recipe),
-            settings=json.loads(json.dumps(experiment.get_task().identity())),
-            forget=forget,
+            settings=json.loads(json.dumps(experiment.identity)),
+            forget=tuple(filter(None, known)) if forget is None else forget,
             seeds=experiment.seeds,
             rows=experiment.rows,
             task=experiment.task,
@@ -208,10 +201,10 @@ class StoredExperiment:
             table=experiment.table,
         )
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """All settings that decide the models, by name."""
-        return {"dataset": self.dataset, "architecture": self.architecture, "recipe": self.recipe, **self.settings}
+    def check_name(self, source: Path, expected: str | None) -> None:
+        """Raise UsageError if these results are of another experiment than the expected one."""
+        if expected not in (None, self.name):
+            raise UsageError(f"{source} holds results of {self.name}, not of {expected}; give another folder or file.")
 
 
 @record
@@ -400,16 +393,15 @@ def write_experiment(out: Path, experiment: StoredExperiment) -> None:
     if stored == experiment:
         return
     if stored is not None:
-        if stored.name != experiment.name:
-            raise UsageError(f"{out} holds results of {stored.name}, not of {experiment.name}; give another folder.")
-        settings = {name: experiment.facts.get(name) for name in {**stored.facts, **experiment.facts}}
-        refuse_other(out, {"name": stored.name, **stored.facts}, settings)
+        stored.check_name(out, experiment.name)
+        settings = {name: experiment.settings.get(name) for name in {**stored.settings, **experiment.settings}}
+        refuse_other(out, {**stored.settings, "name": stored.name}, settings)
     else:
         setups = [cell.setup for cell in read_store(out)] if (out / CELLS).is_dir() else []
-        settings = {name: experiment.facts.get(name) for name in (*SAME_IN_ALL_CELLS, *experiment.settings)}
         for facts in (*setups, *model_facts(out)):
-            shared = {name: value for name, value in settings.items() if name in facts}
-            refuse_other(out, {"name": facts.get("dataset"), **facts}, shared)
+            names = [name for name in (*SAME_IN_ALL_CELLS, *experiment.settings) if name in facts]
+            settings = {name: experiment.settings.get(name) for name in names}
+            refuse_other(out, {"name": facts.get("dataset"), **facts}, settings)
     write_text(out / EXPERIMENT_FILE, encode(experiment, indent=1, sort_keys=True) + "\n")
 
 
@@ -464,8 +456,8 @@ def export_store(out: str | Path, file: str | Path, *, overwrite: bool = False, 
         )
     if not store.cells:
         raise UsageError(f"{folder} holds no whole cell to export; run pour bench --out {folder} first.")
-    if experiment is not None and store.experiment is not None and store.experiment.name != experiment:
-        raise UsageError(f"{folder} holds results of {store.experiment.name}, not of {experiment}.")
+    if store.experiment is not None:
+        store.experiment.check_name(folder, experiment)
     cells = []
     for cell in store.cells:
         path = folder / cell.key.path
@@ -516,11 +508,10 @@ def import_store(file: str | Path, out: str | Path, *, overwrite: bool = False, 
     source, folder = Path(file), Path(out)
     check_folder(folder.resolve())
     content, known = _read_results(source), read_experiment(folder)
-    name, expected = content.experiment and content.experiment.name, experiment or (known and known.name)
-    if name is None and experiment is not None:
+    if content.experiment is not None:
+        content.experiment.check_name(source, experiment or (None if known is None else known.name))
+    elif experiment is not None:
         raise UsageError(f"{source} does not say whose results it holds; export a store that has {EXPERIMENT_FILE}.")
-    if name is not None and expected not in (None, name):
-        raise UsageError(f"{source} holds results of {name}, not of {expected}; give the file of that experiment.")
     cells = {cell.key: cell for cell in read_store(folder)} if (folder / CELLS).is_dir() else {}
     fresh = [entry for entry in content.cells if cells.get(entry.cell.key) != entry.cell]
     clashes = sorted(entry.cell.key.path.as_posix() for entry in fresh if entry.cell.key in cells)

@@ -17,7 +17,7 @@ from pour.bench.published import (
     unlike_published,
 )
 from pour.bench.rows import NOT_TUNED, REFERENCES, label_of
-from pour.bench.store import SAME_IN_ALL_CELLS, StoredExperiment, check_unmixed, load_store, refuse_other
+from pour.bench.store import SAME_IN_ALL_CELLS, Store, StoredExperiment, check_unmixed, load_store, refuse_other
 from pour.errors import UsageError
 from pour.metrics.catalogue import metrics_among
 
@@ -43,6 +43,7 @@ CLASS_COLUMNS = ("acc_r_change", "acc_f", "aus", "rus_r")
 
 _SETTINGS = ("common", "tuned", "default")
 """Settings that the table names, because a method has several of them."""
+_MARKS: tuple[Literal["best", "second"], ...] = ("best", "second")
 # The paper attacks features before a projector.
 _PRINTED_OF_THE_ENCODER = ("rmia",)
 
@@ -103,14 +104,17 @@ class ResultTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Results:
+class _Results(Store):
     """Comparable cells and their experiment."""
 
-    path: Path
-    cells: tuple[Cell, ...]
     experiment: StoredExperiment
-    damage: tuple[str, ...]
-    """Sentence about damaged cells, if there are any."""
+
+    @property
+    def damage(self) -> list[str]:
+        """Sentence about damaged cells, if cells are damaged."""
+        count = len(self.damaged)
+        note = "Damaged cells are left out ({}), such as {}; pour bench makes them anew."
+        return [note.format(count, name) for name in self.damaged[:1]]
 
     @property
     def subject(self) -> str:
@@ -222,12 +226,7 @@ def _load(results: str | Path) -> _Results:
     if not store.cells:
         raise UsageError(f"{store.path} holds no whole cell; run pour bench --out {store.path} first.")
     check_unmixed(store.cells)
-    damage = [
-        f"Damaged cells are left out ({len(store.damaged)}), such as {name}; pour bench makes them anew."
-        for name in store.damaged[:1]
-    ]
-    experiment = store.experiment or StoredExperiment(name="")
-    return _Results(path=store.path, cells=store.cells, experiment=experiment, damage=tuple(damage))
+    return _Results(**vars(store) | {"experiment": store.experiment or StoredExperiment(name="")})
 
 
 def _one_table(
@@ -406,21 +405,18 @@ def _values(results: _Results, cells: list[Cell], column: Column) -> list[float]
 
 def _mark_best(rows: list[TableRow], columns: tuple[Column, ...]) -> list[TableRow]:
     """Mark the best and the second best value of the group "forget". Equal digits share a mark."""
-    marks: dict[tuple[int, str], Literal["best", "second"]] = {}
+    competing = [row for row in rows if row.group == "forget" and not row.encoder]
+    best: dict[str, list[float]] = {}
     for column in columns:
-        competing = {
-            index: round(row.entries[column.key].mean, 2)
-            for index, row in enumerate(rows)
-            if row.group == "forget" and not row.encoder and column.key in row.entries
-        }
-        ranked = sorted(set(competing.values()), reverse=column.better == "higher")
-        for index, value in competing.items():
-            if value in ranked[:2]:
-                marks[index, column.key] = "best" if value == ranked[0] else "second"
-    return [
-        replace(row, entries={key: replace(entry, mark=marks.get((index, key))) for key, entry in row.entries.items()})
-        for index, row in enumerate(rows)
-    ]
+        values = {round(row.entries[column.key].mean, 2) for row in competing if column.key in row.entries}
+        best[column.key] = sorted(values, reverse=column.better == "higher")[:2]
+
+    def marked(key: str, entry: Entry) -> Entry:
+        value = round(entry.mean, 2)
+        return replace(entry, mark=_MARKS[best[key].index(value)]) if value in best[key] else entry
+
+    entries = [{key: marked(key, entry) for key, entry in row.entries.items()} for row in rows]
+    return [replace(row, entries=own) if row in competing else row for row, own in zip(rows, entries, strict=True)]
 
 
 def _above_paper(
