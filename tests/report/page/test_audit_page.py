@@ -282,7 +282,7 @@ def test_bad_input_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
 def test_figures_need_words_and_a_known_format() -> None:
     with pytest.raises(UsageError, match="no alt text"):
         FigureSection(title="t", alt=" ", light=SVG)
-    with pytest.raises(UsageError, match="SVG text or the bytes of a PNG"):
+    with pytest.raises(UsageError, match="must be the text of an SVG"):
         FigureSection(title="t", alt="a", light=b"GIF89a")
     with pytest.raises(UsageError, match="both a group and a choice"):
         FigureSection(title="t", alt="a", light=SVG, group="Class")

@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["FigureSection"]
 
-_PNG = b"\x89PNG\r\n\x1a\n"
 _VIEW_BOX = re.compile(r"viewBox=[\"']\s*\S+\s+\S+\s+([\d.]+)\s+([\d.]+)")
 _WIDE = 1.9
 
 
 @dataclass(frozen=True, kw_only=True)
 class FigureSection:
-    """One figure: SVG as text or PNG as bytes.
+    """One figure as the text of an SVG.
 
     Figures with the same ``group`` share one place of the page, where the reader selects one of them. A page shows
     drawings as images, so that nothing inside an SVG can run or load anything.
@@ -36,8 +35,8 @@ class FigureSection:
     title: str
     alt: str
     """Description for readers who cannot see the figure."""
-    light: str | bytes
-    dark: str | bytes | None = None
+    light: str
+    dark: str | None = None
     """Drawing for a dark page; by default the light drawing on white."""
     caption: str = ""
     group: str | None = None
@@ -49,10 +48,9 @@ class FigureSection:
             raise UsageError(f"The figure {self.title!r} has no alt text; say in a sentence what it shows.")
         if (self.group is None) != (self.choice is None):
             raise UsageError(f"The figure {self.title!r} needs both a group and a choice, or neither.")
-        for drawing in (self.light, self.dark):
-            known = drawing.startswith(_PNG) if isinstance(drawing, bytes) else drawing is None or "<svg" in drawing
-            if not known:
-                raise UsageError(f"The figure {self.title!r} must be SVG text or the bytes of a PNG file.")
+        drawings = (self.light, self.light if self.dark is None else self.dark)
+        if not all(isinstance(drawing, str) and "<svg" in drawing for drawing in drawings):
+            raise UsageError(f"The figure {self.title!r} must be the text of an SVG.")
 
     @classmethod
     def of(
@@ -85,8 +83,8 @@ class FigureSection:
     @property
     def wide(self) -> bool:
         """Whether the drawing needs the full width of the page."""
-        width, height = _size(self.light)
-        return width > _WIDE * height
+        box = _VIEW_BOX.search(self.light)
+        return box is not None and float(box[1]) > _WIDE * float(box[2])
 
     @property
     def sources(self) -> tuple[str, str | None]:
@@ -94,14 +92,5 @@ class FigureSection:
         return _address(self.light), None if self.dark is None else _address(self.dark)
 
 
-def _size(drawing: str | bytes) -> tuple[float, float]:
-    """Return width and height in any unit; an SVG without a size counts as a square."""
-    if isinstance(drawing, bytes):
-        return int.from_bytes(drawing[16:20], "big"), int.from_bytes(drawing[20:24], "big")
-    box = _VIEW_BOX.search(drawing)
-    return (float(box[1]), float(box[2])) if box else (1.0, 1.0)
-
-
-def _address(drawing: str | bytes) -> str:
-    kind, data = ("svg+xml", drawing.encode()) if isinstance(drawing, str) else ("png", drawing)
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+def _address(drawing: str) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(drawing.encode()).decode('ascii')}"
