@@ -7,12 +7,14 @@ from torch import nn
 
 import pour
 from pour.auditing import tapper as tapper_module
+from pour.auditing.audited import Audited
 from pour.auditing.tapper import Tapper, _projected_weight
 from pour.data.dataset import ImageSplit
 from pour.data.digest import split_digest
 from pour.errors import UsageError
 from pour.geometry import neural_collapse, simplex_etf
 from pour.models import NormalizedModel, find_head
+from pour.training import Run
 from pour.training.tasks.classify import Classify
 
 CPU = torch.device("cpu")
@@ -31,8 +33,9 @@ def make_model(seed=0, classes=4):
     return nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 16, classes)).eval()
 
 
-def make_tapper(**options):
-    return Tapper(**{"task": Classify(), "samples": make_splits(), "forgotten": (1,), "device": CPU} | options)
+def make_tapper(samples=None, precision="fp32", **options):
+    audited = Audited(Classify(), "random", tuple("abcd"), (1,), samples or make_splits())
+    return Tapper(audited=audited, run=Run(device=CPU, precision=precision, progress=False), **options)
 
 
 def test_it_keeps_what_the_network_computes():

@@ -10,6 +10,8 @@ from torch import nn
 
 import pour
 from pour.auditing import AuditReport, Reading, Tapped, Tapper, audit
+from pour.auditing.audited import Audited
+from pour.auditing.features import Seen
 from pour.auditing.resampling import score_readings
 from pour.auditing.similarity import cka_standard_error
 from pour.data import Scenes, load_segmentation
@@ -18,9 +20,11 @@ from pour.metrics.cka import linear_cka
 from pour.metrics.segmentation import pixel_confusion, segmentation_scores
 from pour.models import find_head, tap_features
 from pour.models.networks.segmentation import SegmentationModel
+from pour.training import Run
 from pour.training.tasks.segment import Segment
 
 CAR = 2
+NAMES = ("Sky", "Road", "Car", "Pole")
 QUIET = {"device": "cpu", "progress": False}
 EVERYTHING = 10**9
 
@@ -57,9 +61,8 @@ def report(data) -> AuditReport:
 
 
 def tapped(model: nn.Module, scenes: Scenes, pixels: int, seed: int = 0) -> Tapped:
-    tapper = Tapper(
-        task=Segment(pixels=pixels), samples={"test": scenes}, forgotten=(CAR,), device=torch.device("cpu"), seed=seed
-    )
+    audited = Audited(Segment(pixels=pixels), "scenes", NAMES, (CAR,), {"test": scenes})
+    tapper = Tapper(audited=audited, run=Run(seed=seed, device="cpu", progress=False))
     return tapper.tap(model, "unlearned")
 
 
@@ -177,7 +180,17 @@ def test_debiased_cka_of_drawn_pixels_is_that_of_all_on_average(test) -> None:
 
 
 def readings(confusions: torch.Tensor) -> dict[str, Reading]:
-    return score_readings(Segment(), confusions, confusions.sum(dim=0), (2,), ("a", "b", "c"))
+    none = torch.empty(0)
+    output = Seen(
+        features=none,
+        raw=none,
+        labels=none,
+        samples=none,
+        scores=none,
+        counts=confusions,
+        confusion=confusions.sum(dim=0),
+    )
+    return score_readings(Audited(Segment(), "scenes", ("a", "b", "c"), (2,), {}), output)
 
 
 def test_intervals_shrink_with_more_images() -> None:

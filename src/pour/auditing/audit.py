@@ -116,9 +116,8 @@ def audit(
     for model in models.values():
         check_data(model, channels=few.shape[1], names=audited.classes)
     heads = {role: _checked_head(model, role, audited, few, head, example) for role, model in models.items()}
-    splits = None
-    if relearn or layers:
-        splits = audited.splits("The relearn attack" if relearn else "The comparison of layers")
+    for what in (["The relearn attack"] if relearn else []) + (["The comparison of layers"] if layers else []):
+        audited.splits(what)
     if cache is not None:
         audited.indexed("The cache names its files after the samples")
     join_processes()
@@ -129,18 +128,15 @@ def audit(
         heads=heads,
         audited=audited.limited(limit, seed),
         run=run,
-        cache=None if cache is None else Path(cache),
-        cache_unlearned=cache_unlearned,
-        align=align,
-        epsilon=epsilon,
-    )
-    return auditor.report(
         limit=limit,
-        splits=splits,
         relearning=Relearning() if relearn is True else relearn or None,
         layers=layers,
-        progress=progress and is_first_process(),
+        align=align,
+        epsilon=epsilon,
+        cache=None if cache is None else Path(cache),
+        cache_unlearned=cache_unlearned,
     )
+    return auditor.report(progress=progress and is_first_process())
 
 
 def _models_by_role(

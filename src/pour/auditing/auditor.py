@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product, zip_longest
 from typing import TYPE_CHECKING
 
 import torch
 
 from pour._progress import ProgressBar
 from pour.auditing.cache import MeasureCache
-from pour.auditing.inspect import Inspector
-from pour.auditing.layers import layer_maps
-from pour.auditing.measure import Measurer
-from pour.auditing.relearning import relearn
+from pour.auditing.distance import Discrepancy, decide, discrepancies
+from pour.auditing.layers import LayerMap, layer_maps
+from pour.auditing.measure import Measurer, accuracy_name, aus_reading
+from pour.auditing.measurement import Reading
+from pour.auditing.relearning import RelearningCurve, relearn
 from pour.auditing.report import AuditedData, AuditedModel, AuditReport
+from pour.auditing.report_lines import LineBook
+from pour.auditing.resampling import score_readings
 from pour.auditing.shared_encoders import same_encoder
+from pour.auditing.similarity import rus_reading, similarities
 from pour.auditing.tapper import Tapper
 from pour.data.samples import is_indexed
 from pour.errors import DivergenceError
+from pour.geometry.bound import BoundMetric
+from pour.metrics.predictions import answer_distance
 from pour.models.card import architecture
 from pour.models.history import forgotten_before, history
 
@@ -31,15 +39,16 @@ if TYPE_CHECKING:
     from pour.auditing.audited import Audited
     from pour.auditing.distance import Align
     from pour.auditing.features import Role, Side, Tapped, View
-    from pour.auditing.layers import LayerMap
-    from pour.auditing.measurement import Reading
-    from pour.auditing.relearning import Relearning, RelearningCurve
+    from pour.auditing.relearning import Relearning
     from pour.data.samples import Batches, IndexedSamples
-    from pour.data.splits import Splits
+    from pour.metrics.unlearning import Reference
     from pour.training.run import Run
 
 __all__ = ["Auditor"]
 
+_REFERENCES: tuple[Reference, ...] = ("original", "retrained")
+# The unlearned model comes last, because its distances are compared with those of the other two.
+_AT_A_DISTANCE: tuple[Role, ...] = ("original", "retrained_second", "unlearned")
 _FROZEN = (
     "the retrained encoder is the original one, as with a frozen backbone, so representations are not compared with "
     "it: CKA(r), RUS(r) and the distances to the retrained model are left out"
@@ -48,92 +57,98 @@ _FROZEN = (
 
 @dataclass(kw_only=True)
 class Auditor:
-    """Runs the models, measures them, and attacks them. The order of the steps is the order of the report."""
+    """Runs the models, measures them, and attacks them. Each step adds its readings to ``book``."""
 
     models: Mapping[Role, nn.Module]
     heads: Mapping[Role, str]
     audited: Audited
     run: Run
-    cache: Path | None
-    cache_unlearned: bool
+    limit: int | None
+    relearning: Relearning | None
+    """Options of the relearn attack; None leaves it out."""
+    layers: bool
     align: Align
     epsilon: float | None
+    cache: Path | None
+    cache_unlearned: bool
+    book: LineBook = field(default_factory=LineBook)
     notes: list[str] = field(default_factory=list)
-    """Remarks of all steps."""
-    _bar: ProgressBar | None = None
-    _done: int = 0
-    _total: int = 0
+    discrepancies: list[Discrepancy] = field(default_factory=list)
+    """Distances of the unlearned model to the retrained one, with their decisions."""
+    collapse: dict[str, dict[str, int | float]] = field(default_factory=dict)
+    """All measures of Neural Collapse on the training samples, by role."""
 
-    def report(
-        self,
-        *,
-        limit: int | None,
-        splits: Splits | None,
-        relearning: Relearning | None,
-        layers: bool,
-        progress: bool,
-    ) -> AuditReport:
-        """Return the report.
-
-        Args:
-            limit: Largest number of training samples on each side, for the record.
-            splits: Samples of the relearn attack and of the comparison of layers.
-            relearning: Options of the relearn attack; None leaves it out.
-            layers: Whether to compare layers.
-            progress: Show a progress bar.
-        """
+    def report(self, *, progress: bool) -> AuditReport:
+        """Return the report, with a progress bar if ``progress``."""
         samples = sum(_length(part) for part in self.audited.samples.values())
         # Measuring a model takes about as long as running it over a few thousand images.
-        weight = max(1, samples // 10)
-        self._total = len(self.models) * (samples + weight * (3 + (relearning is not None)))
-        curves: list[RelearningCurve] = []
-        maps: list[LayerMap] = []
+        self._weight = max(1, samples // 10)
+        self._done, self._total = 0, len(self.models) * (samples + self._weight * (3 + (self.relearning is not None)))
         with ProgressBar(self._total, "audit", enabled=progress) as self._bar:
             tapped = self._tap()
-            inspector = self._inspect(tapped, weight)
-            if splits is not None and relearning is not None:
-                curves += self._relearn(splits, relearning, weight)
-            if splits is not None and layers:
-                sides: dict[Side, IndexedSamples] = {"forget": splits.forget_test, "retain": splits.retain_test}
-                maps = layer_maps(self.models, sides, self.run.torch_device, heads=self.heads, seed=self.run.seed)
-        for curve in curves:
-            inspector.book.add("scores", curve.role, {"relearn_f": curve.mean_forget})
+            self._prepare(tapped["unlearned"])
+            self._measure(tapped)
+            curves, maps = tuple(self._relearn()), tuple(self._layer_maps())
         report = AuditReport(
             data=AuditedData(
                 name=self.audited.name,
                 classes=self.audited.classes,
                 # Sorted, because the same request in another order has the same data.
                 forgotten=tuple(sorted(self.audited.forgotten)),
-                counts=inspector.counts,
+                counts=self.counts,
                 unit=self.audited.task.unit,
             ),
             models={role: self._described(role, tapped[role]) for role in self.models},
             settings={
                 "seed": self.run.seed,
-                "limit": limit,
+                "limit": self.limit,
                 "precision": self.run.precision,
                 "device": self.run.torch_device.type,
                 "align": self.align,
             },
-            lines=inspector.book.lines(),
-            discrepancies=tuple(inspector.discrepancies),
-            collapse=inspector.collapse,
+            lines=self.book.lines(),
+            discrepancies=tuple(self.discrepancies),
+            collapse=self.collapse,
             answers={role: tuple(model.answers()) for role, model in tapped.items()},
-            layers=tuple(maps),
-            relearning=tuple(curves),
+            layers=maps,
+            relearning=curves,
             notes=tuple(self.notes),
         )
         return report.keep({role: model.splits["test"] for role, model in tapped.items()})
 
     def _advance(self, count: int, note: str) -> None:
         self._done += count
-        if self._bar is not None:
-            self._bar.update(min(self._done, self._total), note=note)
+        self._bar.update(min(self._done, self._total), note=note)
 
-    def _inspect(self, tapped: Mapping[Role, Tapped], weight: int) -> Inspector:
+    def _tap(self) -> dict[Role, Tapped]:
+        return Tapper(
+            audited=self.audited,
+            run=self.run,
+            heads=self.heads,
+            cache=self.cache,
+            cache_unlearned=self.cache_unlearned,
+            advance=self._advance,
+            notes=self.notes,
+        ).tap_all(self.models)
+
+    def _prepare(self, tapped: Tapped) -> None:
+        """Count the samples, and set the measures that need these counts. A loader is counted after its pass."""
+        self.counts = {
+            name: self.audited.side_counts(samples) if is_indexed(samples) else tapped.side_counts(name)
+            for name, samples in self.audited.samples.items()
+        }
+        for name, counts in self.counts.items():
+            self.audited.check_sides(name, counts)
+        class_counts = self.audited.class_counts
+        if not class_counts and "train" in self.counts:
+            class_counts = dict(enumerate(torch.bincount(tapped.labels("train")).tolist()))
+        settings = [self.audited.forgotten, sorted(class_counts.items()), self.run.seed, self.align]
+        self.measurer = Measurer(seed=self.run.seed, class_counts=class_counts, notes=self.notes)
+        self.memory = MeasureCache(self.cache, json.dumps(settings), self.notes)
+
+    def _measure(self, tapped: Mapping[Role, Tapped]) -> None:
         """Measure the models, each alone and in pairs."""
-        inspector = self._inspector(tapped["unlearned"])
-        answers = inspector.measure_answers(tapped)
+        answers = self._measure_answers(tapped)
         compared = tapped
         if self._is_frozen():
             # A reference that shares the original's encoder has no representations of its own.
@@ -141,52 +156,120 @@ class Auditor:
             self.notes.append(_FROZEN)
         self.notes.extend(self._doubts(answers))
         views: tuple[View, ...] = ("features", "raw") if tapped["unlearned"].projected else ("features",)
-        inspector.measure_similarities(compared, views)
-        if self.audited.task.one_label:
-            for role, model in compared.items():
-                inspector.measure_features(model, views)
-                self._advance(2 * weight, f"measured the {role} model")
-            inspector.measure_distances(compared, views)
-            self._advance(len(self.models) * weight, "measured distances")
-        else:
+        self._measure_similarities(compared, views)
+        if not self.audited.task.one_label:
             self.notes.append(_rows_note(tapped["unlearned"]))
-        return inspector
+            return
+        for role, model in compared.items():
+            self._measure_features(model, views)
+            self._advance(2 * self._weight, f"measured the {role} model")
+        self._measure_distances(compared, views)
+        self._advance(len(self.models) * self._weight, "measured distances")
 
-    def _tap(self) -> dict[Role, Tapped]:
-        tapper = Tapper(
-            task=self.audited.task,
-            samples=self.audited.samples,
-            forgotten=self.audited.forgotten,
-            device=self.run.torch_device,
-            precision=self.run.precision or "fp32",
-            heads=self.heads,
-            seed=self.run.seed,
-            cache=self.cache,
-            cache_unlearned=self.cache_unlearned,
-            advance=self._advance,
-            notes=self.notes,
-        )
-        return tapper.tap_all(self.models)
+    @property
+    def _suffixes(self) -> dict[str, str]:
+        """Suffix of the names of metrics by split."""
+        return {name: "" if name == "test" else f"_{name}" for name in self.counts}
 
-    def _inspector(self, tapped: Tapped) -> Inspector:
-        counts = {}
-        for name, samples in self.audited.samples.items():
-            # A loader's labels are known only after the pass.
-            counts[name] = self.audited.side_counts(samples) if is_indexed(samples) else tapped.side_counts(name)
-            self.audited.check_sides(name, counts[name])
-        class_counts = self.audited.class_counts
-        if not class_counts and "train" in counts:
-            class_counts = dict(enumerate(torch.bincount(tapped.labels("train")).tolist()))
-        measurer = Measurer(seed=self.run.seed, class_counts=class_counts, notes=self.notes)
-        settings = [self.audited.forgotten, sorted(class_counts.items()), self.run.seed, self.align]
-        return Inspector(
-            audited=self.audited,
-            counts=counts,
-            measurer=measurer,
-            memory=MeasureCache(self.cache, json.dumps(settings), self.notes),
-            align=self.align,
-            epsilon=self.epsilon,
+    def _measure_answers(self, tapped: Mapping[Role, Tapped]) -> dict[Role, dict[str, Reading]]:
+        """Measure what the models answer: with one label per sample accuracies, otherwise the scores of the task."""
+        if self.audited.task.one_label:
+            return self._accuracies(tapped)
+        readings = {
+            role: score_readings(self.audited, model.splits["test"], self.run.seed) for role, model in tapped.items()
+        }
+        for role, scores in readings.items():
+            self.book.add("scores", role, scores)
+        return readings
+
+    def _accuracies(self, tapped: Mapping[Role, Tapped]) -> dict[Role, dict[str, Reading]]:
+        readings = {role: self.measurer.answers(model) for role, model in tapped.items()}
+        for role, measured in readings.items():
+            accuracies = {name: reading for name, reading in measured.items() if name.startswith("acc_")}
+            scores = {
+                f"aus{suffix}": aus_reading(readings["original"], measured, suffix)
+                for split, suffix in self._suffixes.items()
+                # A further test set may have samples of one side only.
+                if split != "train" and {accuracy_name(split, "r"), accuracy_name(split, "f")} <= measured.keys()
+            }
+            self.book.add("scores", role, {**accuracies, **scores, **measured})
+        for (split, suffix), role in product(self._suffixes.items(), tapped) if "retrained" in tapped else ():
+            both = [model.answers(split) for model in (tapped[role], tapped["retrained"])]
+            if role != "retrained" and any(both[0]):
+                # A model may have scores for more classes than the data, and the other need not have as many.
+                answers, reference = zip(*zip_longest(*both, fillvalue=0), strict=True)
+                reading = Reading.of(answer_distance(answers, reference), sum(answers))
+                # No model can be too close to the retrained one.
+                reading = replace(reading, low=0.0) if role == "retrained_second" else reading
+                self.book.add("scores", role, {f"answers_r{suffix}": reading})
+        return readings
+
+    def _measure_similarities(self, tapped: Mapping[Role, Tapped], views: Iterable[View]) -> None:
+        """Measure CKA and RUS of every model with the original (o) and the retrained model (r)."""
+        # One sample on a side has no CKA.
+        splits = [name for name, counts in self.counts.items() if name in ("test", "train") or min(counts) >= 2]
+        similarity: dict[object, dict[str, Reading]] = {}
+        for view, split, base in product(views, splits, _REFERENCES):
+            for role, model in tapped.items() if base in tapped else ():
+                if role == base:
+                    continue
+                # CKA is symmetric, and only projected models have other raw features.
+                either = view if model.projected or tapped[base].projected else "features"
+                key = (frozenset((role, base)), split, either)
+                if key not in similarity:
+                    similarity[key] = self.memory.recall(
+                        dict[str, Reading],
+                        f"similarity on {split}, {either}",
+                        (model.source, tapped[base].source),
+                        partial(similarities, model, tapped[base], split, either),
+                    )
+                cka, end = similarity[key], f"_{base[0]}{self._suffixes[split]}"
+                rus = rus_reading(cka["f"], cka["r"], base)
+                self.book.add(view, role, {f"cka_f{end}": cka["f"], f"cka_r{end}": cka["r"], f"rus{end}": rus})
+
+    def _measure_features(self, model: Tapped, views: Iterable[View]) -> None:
+        """Measure probes, the membership attack, norms and Neural Collapse."""
+        readings: dict[str, Reading] = {}
+        for view in views:
+            # Without a projector both views have the same features.
+            if view == "features" or model.projected:
+                measure = partial(self.measurer.features, model, view)
+                readings = self.memory.recall(dict[str, Reading], f"{view} of {model.role}", (model.source,), measure)
+            self.book.add(view, model.role, readings)
+        collapse, self.collapse[model.role] = self.memory.recall(
+            tuple[dict[str, Reading], dict[str, int | float]],
+            f"collapse of {model.role}",
+            (model.source,),
+            partial(self.measurer.collapse, model),
         )
+        self.book.add("features", model.role, collapse)
+
+    def _measure_distances(self, tapped: Mapping[Role, Tapped], views: Iterable[View]) -> None:
+        """Measure the distances to the retrained model, and decide on the unlearned model."""
+        distances: dict[Role, dict[BoundMetric, Discrepancy]] = {}
+        for view in views if "retrained" in tapped else ():
+            for role in _AT_A_DISTANCE:
+                if role in tapped and (view == "features" or tapped[role].projected):
+                    distances[role] = self._distance(tapped[role], tapped["retrained"], view)
+            for metric, value in distances["unlearned"].items():
+                totals = {role: values[metric].total for role, values in distances.items() if metric in values}
+                original, floor = totals.get("original"), totals.get("retrained_second")
+                self.discrepancies.append(decide(value, original=original, floor=floor, epsilon=self.epsilon))
+                for role, total in totals.items():
+                    # No model can be too close to the retrained one, so the interval of the floor starts at 0.
+                    low = 0.0 if role == "retrained_second" else None
+                    reading = Reading(value=total, low=low, n=value.n)
+                    self.book.add(view, role, {f"discrepancy_{metric}": reading})
+
+    def _distance(self, model: Tapped, retrained: Tapped, view: View) -> dict[BoundMetric, Discrepancy]:
+        what = f"the distance of the {model.role} model to the retrained one"
+
+        def measure() -> dict[BoundMetric, Discrepancy]:
+            compare = partial(discrepancies, model, retrained, view, align=self.align, seed=self.run.seed)
+            return self.measurer.attempt(what, compare) or {}
+
+        kind = dict[BoundMetric, Discrepancy]
+        return self.memory.recall(kind, f"{what}, {view}", (model.source, retrained.source), measure)
 
     def _is_frozen(self) -> bool:
         """Return whether the retrained model has the encoder of the original."""
@@ -229,14 +312,24 @@ class Auditor:
             projected=tapped.projected,
         )
 
-    def _relearn(self, splits: Splits, options: Relearning, weight: int) -> Iterator[RelearningCurve]:
-        for role, model in self.models.items():
+    def _relearn(self) -> Iterator[RelearningCurve]:
+        for role, model in self.models.items() if self.relearning is not None else ():
+            splits, head = self.audited.splits("The relearn attack"), self.heads[role]
             try:
-                yield relearn(model, splits, self.run, role=role, options=options, head=self.heads[role])
+                curve = relearn(model, splits, self.run, role=role, options=self.relearning, head=head)
+                self.book.add("scores", role, {"relearn_f": curve.mean_forget})
+                yield curve
             except DivergenceError as error:
                 # The attack on one model that diverges must not cost the whole audit.
                 self.notes.append(f"relearning the {role} model is left out: {error}")
-            self._advance(weight, f"relearned the {role} model")
+            self._advance(self._weight, f"relearned the {role} model")
+
+    def _layer_maps(self) -> list[LayerMap]:
+        if not self.layers:
+            return []
+        test = self.audited.splits("The comparison of layers").test
+        sides: dict[Side, IndexedSamples] = {"forget": test.forget, "retain": test.retain}
+        return layer_maps(self.models, sides, self.run.torch_device, heads=self.heads, seed=self.run.seed)
 
 
 def _rows_note(tapped: Tapped) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from pour.auditing.measurement import Reading
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from pour.training.tasks.task import Task
+    from pour.auditing.audited import Audited
+    from pour.auditing.features import Seen
 
 __all__ = ["score_readings"]
 
@@ -20,27 +19,16 @@ _RESAMPLES = 400
 _ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)
 
 
-def score_readings(
-    task: Task[Any, Any],
-    counts: Tensor,
-    confusion: Tensor,
-    forgotten: tuple[int, ...],
-    names: tuple[str, ...],
-    *,
-    seed: int = 0,
-) -> dict[str, Reading]:
-    """Return the scores of a task with 95 % intervals over samples.
+def score_readings(audited: Audited, output: Seen, seed: int = 0) -> dict[str, Reading]:
+    """Return the scores of the task with 95 % intervals over samples.
 
     Args:
-        task: Task whose scores are computed.
-        counts: The task's counts of each sample, (n, ...).
-        confusion: Number of labels by true and by predicted class, (C, C).
-        forgotten: Forgotten classes.
-        names: Names of all classes.
+        audited: Task and classes.
+        output: Output of a model.
         seed: Fixes the resampling.
     """
-    counts = counts.double().cpu()
-    labels = confusion.sum(dim=1)
+    task, forgotten, names = audited.task, audited.forgotten, audited.classes
+    counts, labels = output.counts.double().cpu(), output.confusion.sum(dim=1)
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(len(counts), (_RESAMPLES, len(counts)), generator=generator)
     times = torch.zeros(drawn.shape, dtype=torch.float64).scatter_add_(1, drawn, torch.ones_like(drawn).double())

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ from pour.models.projecting.projected_head import ProjectedHead
 from pour.models.state import digest
 from pour.models.tap import checked_batches, extract_features, fast_encoder
 from pour.models.unwrap import unwrap
-from pour.training.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,12 +36,12 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from pour.auditing.audited import Audited
     from pour.auditing.features import Role
     from pour.data.loader import EpochLoader
     from pour.data.samples import Batches, IndexedSamples
     from pour.models.head import Head
-    from pour.training.run import Precision
-    from pour.training.tasks.task import Task
+    from pour.training.run import Run
 
 __all__ = ["Tapper"]
 
@@ -78,19 +77,11 @@ class _Model:
 class Tapper:
     """Runs models over the splits. One pass over a split feeds each batch to every model."""
 
-    task: Task[Any, Any]
-    samples: Mapping[str, IndexedSamples | Batches]
-    """Samples by split."""
-    forgotten: tuple[int, ...]
-    """Forgotten classes."""
-    device: torch.device
-    """Device of the models and of their output."""
-    precision: Precision = "fp32"
-    """fp32 (on a GPU that has it TF32 for all layers but the head), or bf16. The output is always float32."""
+    audited: Audited
+    run: Run
+    """Device and precision (on a GPU that has it TF32 for all layers but the head). The output is always float32."""
     heads: Mapping[Role, str] = field(default_factory=dict)
     """Dotted names of the models' heads; other heads are found."""
-    seed: int = 0
-    """Fixes the draw of feature vectors."""
     cache: Path | None = None
     """Folder that keeps the output of the reference models."""
     cache_unlearned: bool = False
@@ -103,6 +94,9 @@ class Tapper:
     _digests: dict[str, str] = field(default_factory=dict)
     _drawn: dict[str, Tensor | None] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._task, self._samples, self._device = self.audited.task, self.audited.samples, self.run.torch_device
+
     def tap(self, model: nn.Module, role: Role) -> Tapped:
         """Return the output of one model on all splits."""
         return self.tap_all({role: model})[role]
@@ -113,21 +107,21 @@ class Tapper:
         with ThreadPoolExecutor() as pool:
             digests = list(pool.map(_weights_digest, models.values()))
         prepared = [
-            _Model(role, unwrap(model), find_head(unwrap(model), head=self.heads.get(role)), digest, self.device)
+            _Model(role, unwrap(model), find_head(unwrap(model), head=self.heads.get(role)), digest, self._device)
             for (role, model), digest in zip(models.items(), digests, strict=True)
         ]
         twins = {} if one_of_several() else _twins(prepared)
-        outputs = {name: self._split(name, prepared, twins) for name in self.samples}
+        outputs = {name: self._split(name, prepared, twins) for name in self._samples}
         return {
             model.role: Tapped(
                 role=model.role,
                 digest=model.digest,
-                forgotten=self.forgotten,
+                forgotten=self.audited.forgotten,
                 splits={name: output[model.role] for name, output in outputs.items()},
-                weight=_projected_weight(model.head).to(self.device),
-                bias=None if model.head.bias is None else model.head.bias.float().to(self.device),
+                weight=_projected_weight(model.head).to(self._device),
+                bias=None if model.head.bias is None else model.head.bias.float().to(self._device),
                 projected=isinstance(model.head.module, ProjectedHead),
-                source=" ".join(file.name for name in self.samples for file in self._files(model, name)) or None,
+                source=" ".join(file.name for name in self._samples for file in self._files(model, name)) or None,
             )
             for model in prepared
         }
@@ -137,9 +131,9 @@ class Tapper:
         output: dict[Role, Seen] = {}
         for model in models:
             for file in self._files(model, name):
-                stored = read_output(file, self.device)
+                stored = read_output(file, self._device)
                 # Processes with disks of their own may not all have the file, and a pass needs all of them.
-                if all_agree(stored is not None, self.device) and stored is not None:
+                if all_agree(stored is not None, self._device) and stored is not None:
                     output[model.role] = stored
                     self.advance(stored.num_samples, f"{model.role} model from the cache")
         missing = [model for model in models if model.role not in output]
@@ -154,18 +148,18 @@ class Tapper:
         self, name: str, models: Sequence[_Model], twins: Mapping[Role, Role], known: Mapping[Role, Seen]
     ) -> dict[Role, Seen]:
         """Return the output of ``models`` on a split, whose batches are read once."""
-        samples, drawn = self.samples[name], self._draw(name)
+        samples, drawn = self._samples[name], self._draw(name)
         parts: dict[Role, list[Seen]] = {model.role: [] for model in models}
         derived: list[_Model] = []
         digests: list[bytes] = []
         done = 0
         for inputs, labels in self._batches(name):
-            row_labels = labels if drawn is None else drawn[done : done + len(inputs)].to(self.device)
+            row_labels = labels if drawn is None else drawn[done : done + len(inputs)].to(self._device)
             for model in models:
                 twin = twins.get(model.role)
                 if done == 0 and twin is not None:
                     raw = known[twin].raw if twin in known else parts[twin][0].raw
-                    with self._autocast():
+                    with self.run.autocast():
                         if runs_head_on(model.on_device, model.head, inputs, raw[: len(inputs)]):
                             derived.append(model)
                 if model not in derived:
@@ -184,7 +178,7 @@ class Tapper:
         output = {role: self._checked(seen, role, name) for role, seen in output.items()}
         if not is_indexed(samples):
             # The same order for every reading, so that a loader that shuffles gives the same readings.
-            order = torch.tensor(sorted(range(done), key=digests.__getitem__), device=self.device)
+            order = torch.tensor(sorted(range(done), key=digests.__getitem__), device=self._device)
             output = {role: seen.in_order(order) for role, seen in output.items()}
             self.notes += loader_notes(name, samples, digests, done)
         return output
@@ -206,50 +200,53 @@ class Tapper:
                 f"{highest}; all models of an audit need a score for every class of the data, the forgotten ones "
                 "included."
             )
-        on_gpu = self.device.type == "cuda"
+        on_gpu = self._device.type == "cuda"
         with (
             torch.backends.cudnn.flags(enabled=True, benchmark=on_gpu),
             fast_encoder(model.on_device, model.head.name, enabled=on_gpu),
-            self._autocast(),
+            self.run.autocast(),
         ):
             batch = extract_features(model.on_device, [(inputs, labels)], head=model.head)
         views = [batch.features] if batch.raw is batch.features else [batch.features, batch.raw]
-        rows = [self.task.rows(view.movedim(model.head.dim, 1), row_labels, model.network) for view in views]
+        rows = [self._task.rows(view.movedim(model.head.dim, 1), row_labels, model.network) for view in views]
         features, *raw = (part.features.float() for part in rows)
-        scores, none = batch.scores.float(), torch.empty(0, device=self.device)
+        scores, none = batch.scores.float(), torch.empty(0, device=self._device)
         counts, confusion = none, none
-        if not self.task.one_label:
-            counts, confusion = self.task.counts(scores, labels), self.task.confusion(scores, labels).sum(dim=0)
+        if not self._task.one_label:
+            counts, confusion = (
+                self._task.counts(scores, labels),
+                self._task.confusion(scores, labels).sum(dim=0),
+            )
         return Seen(
             features=features,
             raw=raw[0] if raw else features,
             labels=rows[0].labels.long(),
             samples=rows[0].samples + first,
-            scores=scores if self.task.one_label else none,
+            scores=scores if self._task.one_label else none,
             counts=counts,
             confusion=confusion,
         )
 
     def _derived(self, model: _Model, twin: Seen) -> Seen:
         """Return the output of a model that shares its encoder with ``twin``, by running the head alone."""
-        with self._autocast():
+        with self.run.autocast():
             features, scores = run_head(model.on_device, model.head, twin.raw, batch_size=self._batch_size)
         return replace(twin, features=features.float(), scores=scores.float())
 
     def _gathered(self, seen: Seen, samples: IndexedSamples | Batches) -> Seen:
         """Return the output on the samples of all processes."""
-        if not (one_of_several() and self.task.one_label and is_indexed(samples)):
+        if not (one_of_several() and self._task.one_label and is_indexed(samples)):
             return seen
         count = len(samples)
         mine = len(share_of(count))
         rows = {name: gather_rows(getattr(seen, name)[:mine], count) for name in ("features", "labels", "scores")}
         raw = rows["features"] if seen.raw is seen.features else gather_rows(seen.raw[:mine], count)
-        return replace(seen, **rows, raw=raw, samples=torch.arange(count, device=self.device))
+        return replace(seen, **rows, raw=raw, samples=torch.arange(count, device=self._device))
 
     def _checked(self, seen: Seen, role: Role, name: str) -> Seen:
         """Return the output with its confusion. Raise UsageError if it contains NaN or infinite values."""
         broken = ~(torch.isfinite(seen.features).all(dim=1) & torch.isfinite(seen.raw).all(dim=1))
-        if self.task.one_label:
+        if self._task.one_label:
             if seen.scores.ndim != 2:
                 raise UsageError(
                     f"The {role} model gives scores of shape {tuple(seen.scores.shape)}; "
@@ -260,38 +257,35 @@ class Tapper:
         if bool(broken.any()):
             raise UsageError(
                 f"The {role} model gives NaN or infinite features or scores on {int(broken.sum())} of {len(broken)} "
-                f"{name} {self.task.unit}s; it has diverged and cannot be audited."
+                f"{name} {self._task.unit}s; it has diverged and cannot be audited."
             )
-        if not self.task.one_label:
+        if not self._task.one_label:
             return seen
         return replace(seen, confusion=confusion_matrix(seen.scores, seen.labels, seen.scores.shape[1]))
 
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
-
     @property
     def _batch_size(self) -> int:
-        return _GPU_BATCH if self.device.type == "cuda" else _CPU_BATCH
+        return _GPU_BATCH if self._device.type == "cuda" else _CPU_BATCH
 
     def _batches(self, name: str) -> Iterable[tuple[Tensor, Tensor]]:
-        samples = self.samples[name]
+        samples = self._samples[name]
         if not is_indexed(samples):
-            return ((inputs.to(self.device), labels.to(self.device)) for inputs, labels in checked_batches(samples))
+            return ((inputs.to(self._device), labels.to(self._device)) for inputs, labels in checked_batches(samples))
         if name not in self._loaders:
             size = self._batch_size
-            if not self.task.one_label:
-                size = self.task.batch_size(Run(device=self.device, progress=False))
+            if not self._task.one_label:
+                size = self._task.batch_size(self.run)
             elif one_of_several():
                 rows = share_of(len(samples))
                 # A process without a share runs one sample all the same, and keeps nothing of it.
                 start = min(rows.start, len(samples) - 1)
                 samples = samples.take(np.arange(start, max(rows.stop, start + 1)))
-            self._loaders[name] = samples.batches(size, self.device)
+            self._loaders[name] = samples.batches(size, self._device)
         return self._loaders[name].epoch(0)
 
     def _draw(self, name: str) -> Tensor | None:
         if name not in self._drawn:
-            self._drawn[name] = self.task.draw(self.samples[name], self.forgotten, self.seed)
+            self._drawn[name] = self._task.draw(self._samples[name], self.audited.forgotten, self.run.seed)
         return self._drawn[name]
 
     def _files(self, model: _Model, name: str) -> list[Path]:
@@ -299,11 +293,11 @@ class Tapper:
         if self.cache is None or (model.role == "unlearned" and not self.cache_unlearned):
             return []
         if name not in self._digests:
-            self._digests[name] = split_digest(self.samples[name])  # type: ignore[arg-type]
-        key: tuple[object, ...] = (model.identity, self._digests[name], self.precision, self.device.type)
-        if not self.task.one_label:
+            self._digests[name] = split_digest(self._samples[name])  # type: ignore[arg-type]
+        key: tuple[object, ...] = (model.identity, self._digests[name], self.run.precision, self._device.type)
+        if not self._task.one_label:
             # The kept feature vectors depend on the draw.
-            key += (self.task.name, self.task.cell_identity(), self.forgotten, self.seed)
+            key += (self._task.name, self._task.cell_identity(), self.audited.forgotten, self.run.seed)
         return [output_file(self.cache, key, name)]
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pour._records import Option, Scalar, record
+from pour.auditing.audited import Audited
 from pour.auditing.distance import discrepancies
 from pour.auditing.tapper import Tapper
 from pour.data.draws import stratified_rows
@@ -94,12 +95,9 @@ def follow(
     if every < 1:
         raise UsageError(f"The steps between looks must be at least 1, but are {every}.")
     few = splits.retain_train.take(stratified_rows(splits.retain_train.labels, limit, run.seed))
-    tapper = Tapper(
-        task=get_task("classify"),
-        samples={"test": splits.test.whole, "train": few},
-        forgotten=splits.forgotten,
-        device=run.torch_device,
-    )
+    samples = {"test": splits.test.whole, "train": few}
+    audited = Audited(get_task("classify"), splits.name, splits.classes, splits.forgotten, samples)
+    tapper = Tapper(audited=audited, run=replace(run, precision="fp32"))
     observer = _Observer(
         copy_model(unwrap(original)).to(run.torch_device), tapper, tapper.tap(retrained, "retrained"), every, run.seed
     )
