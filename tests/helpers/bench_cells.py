@@ -37,7 +37,7 @@ def small_grid(**changes: Any) -> Experiment:
 
 
 def table_grid(dataset: str = "cifar10", **changes: Any) -> Experiment:
-    """An experiment whose cells are never computed, and whose methods nobody has tuned."""
+    """An experiment whose cells are never computed, with methods that have no tuned options."""
     names = ("references", "finetune", "sure", "delete", "pour-p", "pour-d", "masked-head")
     rows = expand_rows(names, dataset, architecture="a network that nothing was tuned on")
     return replace(get_experiment("cifar10"), name=dataset, dataset=dataset, rows=rows, **changes)
