@@ -8,6 +8,7 @@ import socket
 import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from mimetypes import MimeTypes
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -22,15 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ReportServer"]
 
-_KINDS = {
-    ".html": "text/html; charset=utf-8",
-    ".json": "application/json",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".pdf": "application/pdf",
-    ".csv": "text/csv; charset=utf-8",
-    ".txt": "text/plain; charset=utf-8",
-}
+_SUFFIXES = (".html", ".json", ".svg", ".png", ".pdf", ".csv", ".txt")
+_TYPES = MimeTypes()
 # The pages in the folder can come from other people, so they can load nothing.
 _FILE_POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -141,26 +135,27 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _file(self, relative: str) -> None:
         path = self.server.reports.inside(relative)
-        if path is None or path.suffix not in _KINDS:
+        if path is None or path.suffix not in _SUFFIXES:
             return self._fail(HTTPStatus.NOT_FOUND, "There is no such report.")
         try:
             content = path.read_bytes()
         except OSError:
             return self._fail(HTTPStatus.NOT_FOUND, "The report cannot be read.")
-        return self._send(HTTPStatus.OK, _KINDS[path.suffix], content, policy=_FILE_POLICY)
+        return self._send(HTTPStatus.OK, path.name, content, policy=_FILE_POLICY)
 
     def _page(self, template: str, *, status: HTTPStatus = HTTPStatus.OK, **context: Any) -> None:
         folder = self.server.reports.root.name
         text = render(template, scripts=("page.js",), form="self", folder=folder, version=__version__, **context)
-        return self._send(status, _KINDS[".html"], text.encode(), policy="frame-ancestors 'none'")
+        return self._send(status, template.removesuffix(".j2"), text.encode(), policy="frame-ancestors 'none'")
 
     def _fail(self, status: HTTPStatus, sentence: str) -> None:
         return self._page("problem.html.j2", status=status, title=status.phrase, sentence=sentence)
 
-    def _send(self, status: HTTPStatus, kind: str, content: bytes, *, policy: str) -> None:
+    def _send(self, status: HTTPStatus, name: str, content: bytes, *, policy: str) -> None:
         self.send_response(status)
+        kind = str(_TYPES.guess_type(name)[0])
         headers = {
-            "Content-Type": kind,
+            "Content-Type": f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
             "Content-Length": str(len(content)),
             "Content-Security-Policy": policy,
             "X-Content-Type-Options": "nosniff",

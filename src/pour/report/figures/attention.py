@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GradCamData", "draw_gradcam", "gradcam_data"]
 
-_COLUMNS = 10
-_MOST = 20
+_MOST = 10
 _PIXELS = 112
 # Smaller values are the rounding error of a score that is zero by construction.
 _ZERO = 1e-5
@@ -117,8 +116,6 @@ def draw_gradcam(data: GradCamData, *, theme: Theme = "light") -> Figure:
     order = np.argsort(~is_forgotten, kind="stable")[:_MOST]
     if not len(order):
         raise UsageError("There are no images to draw maps of; give at least one.")
-    columns = min(len(order), _COLUMNS)
-    blocks = math.ceil(len(order) / columns)
     kinds = [
         ("image", None),
         ("before", data.before),
@@ -131,22 +128,21 @@ def draw_gradcam(data: GradCamData, *, theme: Theme = "light") -> Figure:
     if len(order) < len(data.labels):
         notes.append(f"{len(order)} of {len(data.labels):,} images.")
     with drawing(theme) as style:
-        cell = min((FULL_WIDTH - 0.75) / columns, 1.1)
-        figure = style.figure(cell * columns + 0.75, (cell * 4 + 0.24) * blocks + 0.18, gap=0.015)
-        grid = figure.subplots(4 * blocks, columns, squeeze=False)
+        cell = min((FULL_WIDTH - 0.75) / len(order), 1.1)
+        figure = style.figure(cell * len(order) + 0.75, cell * 4 + 0.42, gap=0.015)
+        grid = figure.subplots(4, len(order), squeeze=False)
         for axes in grid.flat:
             # Without ticks the layout is faster, although the axes are not visible.
             axes.set(xticks=[], yticks=[])
             axes.set_axis_off()
-        for place, i in enumerate(order):
-            block, column = divmod(place, columns)
-            for axes, (title, maps) in zip(grid[4 * block : 4 * block + 4, column], kinds, strict=True):
+        for axes, (title, _) in zip(grid[:, 0], kinds, strict=True):
+            style.small_text(axes, -0.1, 0.5, title, ha="right", va="center")
+        for i, column in zip(order, grid.T, strict=True):
+            for axes, (_, maps) in zip(column, kinds, strict=True):
                 _draw_cell(axes, data.images[i], None if maps is None else maps[i])
-                if column == 0:
-                    style.small_text(axes, -0.1, 0.5, title, ha="right", va="center")
             name = _two_lines(data.classes[data.labels[i]], max(6, int(cell * 17)))
             color = style.forgotten if is_forgotten[i] else style.text
-            grid[4 * block, column].set_title(name, fontsize=6.5, color=color, pad=3)
+            column[0].set_title(name, fontsize=6.5, color=color, pad=3)
         peaks = [_peak(maps[is_forgotten]) for _, maps in kinds if maps is not None]
         text = (
             f"Grad-CAM maps before and after forgetting {data.forgotten_words}, for {len(order)} images; on forgotten "
