@@ -149,7 +149,12 @@ def claim(shared: SharedModels) -> None:
     if read_experiment(shared.out) is None:
         with run.seeded():
             shared.build()
-    write_experiment(shared.out, StoredExperiment.of(shared.experiment, requests_of(shared)))
+    try:
+        requests = requests_of(shared)
+    except UsageError:
+        # This run can forget other classes than the experiment, whose classes the dataset lacks.
+        requests = ()
+    write_experiment(shared.out, StoredExperiment.of(shared.experiment, requests))
 
 
 def requests_of(

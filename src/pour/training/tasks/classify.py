@@ -132,7 +132,9 @@ class Classify(Images):
 
     def __post_init__(self) -> None:
         if self.freeze_backbone and self.weights is None:
-            raise UsageError("freeze_backbone trains the head alone; pass the backbone's weights with weights.")
+            raise UsageError(
+                "freeze_backbone trains only the head; pass the backbone's weights (weights=, or the flag --weights)."
+            )
         if self.head != "free" and not self.freeze_backbone:
             raise UsageError(f"head={self.head!r} has no use without freeze_backbone; set both or leave it out.")
 
