@@ -13,6 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform, overload
 
+from pour._io import existing_file
 from pour.errors import PourError, UsageError
 
 if TYPE_CHECKING:
@@ -117,9 +118,7 @@ def record(
 
 def read(kind: type[T], path: str | os.PathLike[str]) -> T:
     """Return the record in a file. Raise UsageError if the file is missing, unreadable or of another kind."""
-    source = Path(path)
-    if not source.is_file():
-        raise UsageError(f"There is no file {source}; check the path.")
+    source = existing_file(path)
     try:
         if source.stat().st_size > _LARGEST_FILE:
             raise UsageError(f"{source} is larger than {_LARGEST_FILE // 2**20} MiB; give another file.")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["DivergenceError", "PourError", "UsageError", "check_choice", "first_line"]
+__all__ = ["DivergenceError", "PourError", "UsageError", "check_choice", "first_line", "nearest_name"]
 
 
 class PourError(Exception):
@@ -27,6 +28,20 @@ def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
     allowed = list(choices)
     if value not in allowed:
         raise UsageError(f"{name} is {value!r}; choose one of {', '.join(map(repr, allowed))}.")
+
+
+def nearest_name(name: str, names: Iterable[str], otherwise: str) -> str:
+    """Return the remedy for an unknown name: "did you mean 'x'?", or ``otherwise`` if none of ``names`` is near.
+
+    Capital letters make no difference.
+
+    Example:
+        >>> nearest_name("cifar01", ["cifar10", "camvid"], "see the list.")
+        "did you mean 'cifar10'?"
+    """
+    by_lower = {other.lower(): other for other in names}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f"did you mean {by_lower[close[0]]!r}?" if close else otherwise
 
 
 def first_line(error: Exception) -> str:

@@ -186,7 +186,8 @@ def test_without_pooch_the_extra_and_the_address_are_named(tmp_path, remote, mon
         fetch(remote, tmp_path, progress=False)
 
 
-def test_the_progress_bar_goes_to_stderr(tmp_path, remote, capsys):
+def test_the_progress_bar_goes_to_stderr(tmp_path, remote, capsys, monkeypatch):
+    monkeypatch.setattr("pour._progress._SECONDS_BETWEEN_LINES", 0)
     fetch(remote, tmp_path, progress=True)
     out, err = capsys.readouterr()
     assert out == ""

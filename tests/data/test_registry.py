@@ -70,7 +70,7 @@ def test_what_must_be_fetched_by_hand_says_so(tmp_path):
     [
         ("cifar", "did you mean 'cifar10"),
         ("CIFAR10", "did you mean 'cifar10'"),
-        ("imagenet", "Known are digits, cifar10"),
+        ("imagenet", "known are digits, cifar10"),
         ("camvid", r"load_segmentation\('camvid'\)"),
     ],
 )
@@ -82,7 +82,7 @@ def test_unknown_names_are_one_sentence(tmp_path, name, words):
 def test_a_classification_set_is_no_segmentation_set(tmp_path):
     with pytest.raises(UsageError, match=r"load_dataset\('digits'\)"):
         load_segmentation("digits", tmp_path)
-    with pytest.raises(UsageError, match="Known are camvid, voc2012"):
+    with pytest.raises(UsageError, match="known are camvid, voc2012"):
         load_segmentation("ade20k", tmp_path)
 
 

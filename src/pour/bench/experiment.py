@@ -5,7 +5,6 @@ A TOML file describes an experiment. The folder ``experiments/`` contains the bu
 
 from __future__ import annotations
 
-import difflib
 import os
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from pour._records import Json, Option, convert, read, record
 from pour.bench.columns import TableLayout, find_column
 from pour.bench.rows import Row, Variant, expand_rows, read_options
-from pour.errors import UsageError
+from pour.errors import UsageError, nearest_name
 from pour.training.recipes import RECIPES, Recipe, get_recipe
 from pour.training.tasks.task import get_task, setting_names
 
@@ -114,8 +113,7 @@ class Experiment(_Keys):
         selected = set(methods)
         names = {name for row in self.rows for name in (row.name, row.method) if name is not None}
         for name in selected - names:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(names))}."
+            hint = nearest_name(name, names, f"it has {', '.join(sorted(names))}.")
             raise UsageError(f"{self.name} has no method {name!r}; {hint}")
         return tuple(row for row in self.rows if row.method is None or {row.name, row.method} & selected)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 from collections.abc import Sequence
 from typing import SupportsIndex
 
-from pour.errors import UsageError
+from pour.errors import UsageError, nearest_name
 
 __all__ = ["ClassRequest", "resolve_classes"]
 
@@ -96,7 +95,5 @@ def _index_of_name(name: str, num_classes: int, class_names: Sequence[str] | Non
     by_lower = {full.lower(): full for full in names}
     if name.lower() in by_lower and len(by_lower) == len(names):
         return names.index(by_lower[name.lower()])
-    close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.5)
     some = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-    hint = f"did you mean {by_lower[close[0]]!r}?" if close else f"the classes are {some}."
-    raise UsageError(f"There is no class called {name!r}; {hint}")
+    raise UsageError(f"There is no class called {name!r}; {nearest_name(name, names, f'the classes are {some}.')}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pour._progress import ProgressBar
 from pour.errors import PourError, UsageError
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ __all__ = ["fetch"]
 
 _TIMEOUT = 30
 _CHUNK = 1 << 18
+_MEGABYTE = 10**6
 
 
 def fetch(file: RemoteFile, folder: Path, *, progress: bool = True) -> Path:
@@ -43,7 +45,7 @@ def fetch(file: RemoteFile, folder: Path, *, progress: bool = True) -> Path:
             file.checksum,
             fname=file.filename,
             path=folder,
-            downloader=_ResumingDownloader(part, file.filename, progress=progress),
+            downloader=lambda url, output, _: _resume(url, output, part, file.filename, progress=progress),
         )
     except requests.exceptions.RequestException as error:
         raise PourError(
@@ -63,64 +65,31 @@ def fetch(file: RemoteFile, folder: Path, *, progress: bool = True) -> Path:
     return target
 
 
-class _ResumingDownloader:
-    """Downloader for pooch that keeps the received bytes in ``part`` and requests only the missing ones."""
+def _resume(url: str, output_file: str, part: Path, title: str, *, progress: bool) -> None:
+    """Download ``url`` to ``output_file``: keep the received bytes in ``part``, and request only the missing ones."""
+    import requests
 
-    def __init__(self, part: Path, title: str, *, progress: bool) -> None:
-        self.part = part
-        self.title = title
-        self.progress = progress
-
-    def __call__(self, url: str, output_file: str, pooch: Any) -> None:
-        """Fetch ``url`` into ``output_file``."""
-        import requests
-
-        have = self.part.stat().st_size if self.part.exists() else 0
-        # A range counts the sent bytes, so the server must not compress them.
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-        with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
-            if response.status_code == requests.codes.requested_range_not_satisfiable:
-                # The part is complete or belongs to another file, which its checksum will show.
-                self.part.replace(output_file)
-                return
-            response.raise_for_status()
-            resumed = response.status_code == requests.codes.partial_content
-            start = have if resumed else 0
-            length = response.headers.get("Content-Length")
-            total = start + int(length) if length else None
-            self._receive(response, start, total)
-        if total is not None and self.part.stat().st_size < total:
-            raise requests.exceptions.ConnectionError(
-                f"the connection broke off after {self.part.stat().st_size:,} bytes"
-            )
-        self.part.replace(output_file)
-
-    def _receive(self, response: Any, start: int, total: int | None) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-
-        bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=not self.progress,
-        )
-        with bar, self.part.open("r+b" if start else "wb") as file:
+    have = part.stat().st_size if part.exists() else 0
+    # A range counts the sent bytes, so the server must not compress them.
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
+        if response.status_code == requests.codes.requested_range_not_satisfiable:
+            # The part is complete or belongs to another file, which its checksum will show.
+            part.replace(output_file)
+            return
+        response.raise_for_status()
+        start = have if response.status_code == requests.codes.partial_content else 0
+        total = start + int(response.headers.get("Content-Length", 0))
+        bar = ProgressBar(total // _MEGABYTE, f"{title} (MB)", enabled=progress)
+        with bar, part.open("r+b" if start else "wb") as file:
             file.seek(start)
-            task = bar.add_task(self.title, total=total, completed=start)
             for chunk in response.iter_content(_CHUNK):
                 file.write(chunk)
-                bar.advance(task, len(chunk))
+                bar.update(file.tell() // _MEGABYTE)
+    received = part.stat().st_size
+    if received < total:
+        raise requests.exceptions.ConnectionError(f"the connection broke off after {received:,} bytes")
+    part.replace(output_file)
 
 
 def _reason(error: Exception) -> str:

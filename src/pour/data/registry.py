@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import re
@@ -11,6 +10,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from pour._io import existing_file
 from pour._plug_ins import load_plug_ins
 from pour.data.download import fetch
 from pour.data.formats.archives import unpack_tar
@@ -29,7 +29,7 @@ from pour.data.formats.scenes import (
     read_voc,
 )
 from pour.data.info import DatasetInfo
-from pour.errors import UsageError
+from pour.errors import UsageError, nearest_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -203,9 +203,8 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, downl
 def _unknown(name: str, names: list[str]) -> UsageError:
     if name in _REFUSED:
         return UsageError(f"{name} is not offered: {_REFUSED[name]}.")
-    close = difflib.get_close_matches(name.lower(), names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
-    return UsageError(f"There is no dataset {name!r}{hint} Known are {', '.join(names)}, folder:PATH and FILE.npz.")
+    hint = nearest_name(name, names, f"known are {', '.join(names)}, folder:PATH and FILE.npz.")
+    return UsageError(f"There is no dataset {name!r}; {hint}")
 
 
 def _download(info: DatasetInfo, root: Path) -> None:
@@ -239,8 +238,7 @@ def _read_folder(place: str) -> ImageDataset:
 
 
 def _read_npz(path: Path) -> ImageDataset:
-    if not path.is_file():
-        raise UsageError(f"{path} does not exist; give the path of a .npz file.")
+    existing_file(path)
     # MedMNIST's larger versions are called pathmnist_64.npz and so on.
     name = re.sub(r"_\d+$", "", path.stem)
     if name in _REFUSED:

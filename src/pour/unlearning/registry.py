@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from functools import cache
 from typing import TypeVar, get_args
 
 from pour._plug_ins import load_plug_ins
-from pour.errors import UsageError
+from pour.errors import UsageError, nearest_name
 from pour.unlearning.contract import Method
 from pour.unlearning.first_call import FirstCall, first_call
 from pour.unlearning.request import Need
@@ -81,8 +80,7 @@ def get_method(name: str) -> type[Method]:
         return _METHODS[name]
     methods = _all_methods()
     if name not in methods:
-        close = difflib.get_close_matches(name, methods, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"the methods are {', '.join(sorted(methods))}."
+        hint = nearest_name(name, methods, f"the methods are {', '.join(sorted(methods))}.")
         raise UsageError(f"There is no method {name!r}; {hint}")
     return methods[name]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import time
 import warnings
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pour.data.classes import resolve_classes
-from pour.errors import UsageError
+from pour.errors import UsageError, nearest_name
 from pour.models import card as cards
 from pour.models.check_data import check_data
 from pour.models.copy_and_swap import copy_model
@@ -63,8 +62,7 @@ def make_method(name: str, **options: Any) -> Method:
     names = [field.name for field in dataclasses.fields(method)]
     for option in options:
         if option not in names:
-            close = difflib.get_close_matches(option, names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"its options are {', '.join(names) or 'none'}."
+            hint = nearest_name(option, names, f"its options are {', '.join(names) or 'none'}.")
             raise UsageError(f"{name} has no option {option!r}; {hint}")
     return method(**options)
 

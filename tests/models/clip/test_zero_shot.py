@@ -96,7 +96,7 @@ def test_a_table_of_texts_goes_through_a_file(tmp_path: Path) -> None:
     torch.testing.assert_close(found.embeddings, texts.embeddings, atol=0, rtol=0)
     # Capitals, underscores and a full stop do not matter.
     assert torch.equal(found(["A sweet_pepper."]), found(["a sweet pepper"]))
-    with pytest.raises(UsageError, match="nearest that it has is 'a fish'"):
+    with pytest.raises(UsageError, match="no text 'a fisch'; did you mean 'a fish'"):
         found(["a fisch"])
 
 
@@ -111,8 +111,12 @@ def test_files_that_hold_no_texts_are_refused(tmp_path: Path) -> None:
         embeddings=np.zeros((2, 2)),
         encoder=np.array("x"),
     )
-    for name in ("cut", "other", "pickled"):
-        with pytest.raises(UsageError, match="is no file of text embeddings"):
+    for name, problem in (
+        ("cut", "is truncated or damaged"),
+        ("other", "is no file of text embeddings; it has no array embeddings"),
+        ("pickled", "is refused because it holds pickled objects"),
+    ):
+        with pytest.raises(UsageError, match=problem):
             TextTable.load(tmp_path / f"{name}.npz")
     with pytest.raises(UsageError, match="one row per text"):
         TextTable(("a",), torch.zeros(2, 3))

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pour.models.clip.texts import TextEncoder
 
 __all__ = [
-    "Expectations",
     "ImageProjection",
     "WeightPart",
     "embed_images",
@@ -59,22 +58,6 @@ class ImageProjection:
         """Layer itself, without a projector."""
         layer: nn.Module = _without_projector(self.module)
         return layer
-
-
-@dataclass(frozen=True)
-class Expectations:
-    """Images that a dual encoder takes, and the scale of its scores."""
-
-    mean: tuple[float, ...] | None = None
-    """Channel means; None for a model that normalises images itself."""
-    std: tuple[float, ...] | None = None
-    """Channel deviations."""
-    image_size: int | None = None
-    """The only size that it takes, or None."""
-    scale: float = 100.0
-    """Factor of the cosines."""
-    bias: float = 0.0
-    """Number that is added to the scores (SigLIP)."""
 
 
 def _without_projector(module: Any) -> Any:
@@ -219,28 +202,29 @@ def _encode(model: nn.Module, tokenizer: Any, texts: list[str], device: torch.de
     return _embedding(model.get_text_features(**inputs))  # type: ignore[operator]
 
 
-def expectations(model: nn.Module) -> Expectations:
-    """Return normalisation, image size and score scale of a dual encoder, as its library records them."""
+def expectations(model: nn.Module) -> dict[str, Any]:
+    """Return normalisation, image size and score scale of a dual encoder, as its library records them.
+
+    The keys are options of :class:`~pour.models.ZeroShotClassifier`. A missing key means that option's default.
+    """
     model = unwrap(model)
     if isinstance(model, ImageTextEncoder):
-        return Expectations(scale=_FIRST_SCALE)
-    scale, bias = getattr(model, "logit_scale", None), getattr(model, "logit_bias", None)
-    mean: Sequence[float] = _CLIP_MEAN
-    std: Sequence[float] = _CLIP_STD
+        return {"scale": _FIRST_SCALE}
+    expected: dict[str, Any] = {"mean": _CLIP_MEAN, "std": _CLIP_STD}
     if "open_clip" in libraries_of(model):
         visual: Any = model.visual
         size = visual.image_size[0] if isinstance(visual.image_size, tuple | list) else visual.image_size
         preprocessing: Any = getattr(visual, "preprocess_cfg", None) or {}
-        mean, std = preprocessing.get("mean", mean), preprocessing.get("std", std)
+        expected |= {name: tuple(preprocessing[name]) for name in ("mean", "std") if name in preprocessing}
     else:
         config: Any = model.config
         size = getattr(getattr(config, "vision_config", config), "image_size", None)
         if "siglip" in str(config.model_type):
-            mean, std = _SIGLIP_MEAN, _SIGLIP_STD
-    return Expectations(
-        tuple(mean),
-        tuple(std),
-        size if isinstance(size, int) else None,
-        float(scale.detach().exp()) if isinstance(scale, Tensor) else Expectations.scale,
-        float(bias.detach()) if isinstance(bias, Tensor) and bias.numel() == 1 else Expectations.bias,
-    )
+            expected |= {"mean": _SIGLIP_MEAN, "std": _SIGLIP_STD}
+    if isinstance(size, int):
+        expected["image_size"] = size
+    if isinstance(scale := getattr(model, "logit_scale", None), Tensor):
+        expected["scale"] = float(scale.detach().exp())
+    if isinstance(bias := getattr(model, "logit_bias", None), Tensor) and bias.numel() == 1:
+        expected["bias"] = float(bias.detach())
+    return expected

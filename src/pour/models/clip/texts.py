@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import importlib.util
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,7 +16,8 @@ from torch import Tensor
 
 from pour._io import atomic_path, existing_file
 from pour._torchvision import torchvision_works
-from pour.errors import UsageError
+from pour.data.formats.archives import read_npz
+from pour.errors import UsageError, nearest_name
 
 if TYPE_CHECKING:
     import os
@@ -96,10 +95,8 @@ class TextTable:
         """Return the rows of the texts. Capital letters, underscores and a final full stop make no difference."""
         for text in texts:
             if _key(text) not in self._rows:
-                close = difflib.get_close_matches(_key(text), self._rows, n=1, cutoff=0.5)
-                hint = f"; the nearest that it has is {self.texts[self._rows[close[0]]]!r}" if close else ""
-                problem = f"The file of text embeddings has no text {text!r}{hint}"
-                raise UsageError(f"{problem}. Write a file that contains it, or use a text encoder.")
+                hint = nearest_name(text, self.texts, "write a file that contains it, or use a text encoder.")
+                raise UsageError(f"The file of text embeddings has no text {text!r}; {hint}")
         return self.embeddings[[self._rows[_key(text)] for text in texts]]
 
     @classmethod
@@ -120,14 +117,11 @@ class TextTable:
     def load(cls, path: str | os.PathLike[str]) -> TextTable:
         """Read a file of :meth:`save`. Nothing in it is unpickled."""
         source = existing_file(path, "file of text embeddings")
-        try:
-            with np.load(source, allow_pickle=False) as stored:
-                texts, rows, encoder = stored["texts"], stored["embeddings"], str(stored["encoder"])
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise UsageError(
-                f"{source} is no file of text embeddings ({error}); it needs texts, embeddings and encoder."
-            ) from error
-        return cls(tuple(str(text) for text in texts), torch.from_numpy(rows).float(), encoder)
+        stored = read_npz(source)
+        if missing := {"texts", "embeddings", "encoder"} - stored.keys():
+            raise UsageError(f"{source} is no file of text embeddings; it has no array {min(missing)}.")
+        texts = tuple(str(text) for text in stored["texts"])
+        return cls(texts, torch.from_numpy(stored["embeddings"]).float(), str(stored["encoder"]))
 
 
 def _key(text: str) -> str:

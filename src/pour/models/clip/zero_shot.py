@@ -166,7 +166,7 @@ def zero_shot_classifier(
         problem = f"The texts have shape {tuple(text.shape)}, but the image embedding has width {place.num_features}"
         raise UsageError(f"{problem}; embed them with the same model.")
     device = next(encoder.parameters()).device
-    classifier = ZeroShotClassifier(encoder, text.to(device), **vars(expectations(encoder)))
+    classifier = ZeroShotClassifier(encoder, text.to(device), **expectations(encoder))
     classifier.normalize.to(device)
     set_class_names(classifier, class_names)
     return classifier.train(encoder.training)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pour._torchvision import torchvision_works
-from pour.errors import UsageError
+from pour.errors import UsageError, nearest_name
 from pour.models.projecting.projected_head import is_head_layer
 
 if TYPE_CHECKING:
@@ -91,8 +90,7 @@ def build_from_library(
 
 
 def _unknown_name(library: str, name: str, names: Sequence[str]) -> UsageError:
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"see the list of {library}'s models."
+    hint = nearest_name(name, names, f"see the list of {library}'s models.")
     return UsageError(f"{library} has no image classifier called {name!r}; {hint}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 import warnings
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from pour.errors import UsageError
+from pour.errors import UsageError, nearest_name
 from pour.models import card as cards
 from pour.models.clip.image_encoder import ImageTextEncoder
 from pour.models.clip.zero_shot import zero_shot_classifier
@@ -153,8 +152,7 @@ def rebuild(architecture: cards.Architecture) -> nn.Module:
         else:
             model = ResNet(num_classes, **shape)
     else:
-        close = difflib.get_close_matches(name, _NETWORKS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(_NETWORKS)}."
+        hint = nearest_name(name, _NETWORKS, f"known are {', '.join(_NETWORKS)}.")
         raise UsageError(f"There is no architecture {name!r}; {hint}")
     cards.set_architecture(model, name, options)
     return model
