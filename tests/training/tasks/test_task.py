@@ -56,6 +56,26 @@ def test_a_task_may_be_defined_again_but_not_by_another_class(monkeypatch: pytes
         register_task(Thief)
 
 
+def test_a_task_of_another_package_that_raises_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Classify):
+        name: ClassVar[str] = "broken"
+
+        @classmethod
+        def accepts(cls, data: str, arch: str | None) -> bool:
+            raise RuntimeError("no")
+
+        fits = accepts  # type: ignore[assignment]
+
+    monkeypatch.setattr(tasks, "_TASKS", {"broken": Broken, **tasks._TASKS})
+    with pytest.warns(UserWarning, match=r"The task 'broken' is left out: accepts raised RuntimeError\."):
+        assert find_task("digits") == "classify"
+    with (
+        pytest.warns(UserWarning, match="The task 'broken' is left out: fits raised TypeError"),
+        pytest.raises(UsageError, match="No task has labels of shape"),
+    ):
+        tasks.task_of_labels(torch.zeros(2, 3, dtype=torch.int64))
+
+
 def test_the_task_of_a_dataset() -> None:
     assert find_task("voc2012") == "segment"
     assert find_task("cifar10", "clip-resnet18") == "match"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -491,7 +492,7 @@ def task_of_labels(labels: Tensor) -> str:
     if type(get_task("classify")).fits(labels):
         return "classify"
     for name in list_tasks():
-        if type(get_task(name)).fits(labels):
+        if _says_yes(name, "fits", labels):
             return name
     raise UsageError(f"No task has labels of shape {tuple(labels.shape)}; name the task.")
 
@@ -504,6 +505,17 @@ def find_task(data: str, arch: str | None = None) -> str:
         ('segment', 'classify', 'match')
     """
     for name in list_tasks():
-        if name != "classify" and type(get_task(name)).accepts(data, arch):
+        if name != "classify" and _says_yes(name, "accepts", data, arch):
             return name
     return "classify"
+
+
+def _says_yes(name: str, question: str, *arguments: Any) -> bool:
+    """Return the answer of a task's class method. A task of another package that raises causes a warning."""
+    try:
+        return bool(getattr(type(get_task(name)), question)(*arguments))
+    except Exception as error:
+        if name in _BUILT_IN:
+            raise
+        warnings.warn(f"The task {name!r} is left out: {question} raised {type(error).__name__}.", stacklevel=3)
+        return False
