@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import pour.bench.study as separation
 from pour._records import decode, encode
-from pour.bench import SeparationStudy, separation_study
+from pour.bench import SeparationStudy, cell, separation_study
 from pour.bench.study import rank_correlation
 from pour.errors import DivergenceError, UsageError
 from pour.models.tap import extract_features
@@ -81,7 +80,7 @@ def test_a_method_that_diverges_and_wrong_use(
     def diverge(*_: object, **__: object) -> None:
         raise DivergenceError("The loss became nan.")
 
-    monkeypatch.setattr(separation, "carry_out", diverge)
+    monkeypatch.setattr(cell, "carry_out", diverge)
     study = separation_study(digits_original, digits, {"delete": {}}, classes=[1], run=RUN)
     assert study.classes[0].methods == {"delete": None}
     assert study.correlation["delete"] is None
@@ -92,14 +91,14 @@ def test_a_method_that_diverges_and_wrong_use(
 def test_a_method_that_diverges_is_run_at_smaller_rates(
     digits: ImageDataset, digits_original: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = separation.carry_out
+    real = cell.carry_out
 
     def fragile(model: nn.Module, request: Any, method: Any, run: Any) -> nn.Module:
         if method.lr > 2e-4:
             raise DivergenceError("The loss became nan.")
         return real(model, request, method, run)
 
-    monkeypatch.setattr(separation, "carry_out", fragile)
+    monkeypatch.setattr(cell, "carry_out", fragile)
     settings = {"delete": {"lr": 1e-3, "steps": 2}}
     study = separation_study(digits_original, digits, settings, classes=[1], run=RUN)
     cost = study.classes[0].methods["delete"]

@@ -15,7 +15,7 @@ import pour.bench.tuning as tuning
 from pour._io import write_text
 from pour._records import encode
 from pour._torchvision import torchvision_works
-from pour.bench import EXPERIMENTS, Row, get_experiment, tune_experiment
+from pour.bench import EXPERIMENTS, Row, cell, get_experiment, tune_experiment
 from pour.bench.rows import tuned_row
 from pour.bench.selection import Rule, Trial, TuningResult, choose, relative_change
 from pour.bench.tuning import MethodTuning, grid
@@ -129,7 +129,7 @@ def test_trials_see_only_what_the_rule_allows(
         requests.append(request)
         return copy_model(model)
 
-    monkeypatch.setattr(tuning, "carry_out", spy)
+    monkeypatch.setattr(cell, "carry_out", spy)
     judged: list[np.ndarray] = []
     answers = Classify.answers
 
@@ -164,14 +164,14 @@ def test_trials_see_only_what_the_rule_allows(
 def test_goes_on_where_it_stopped(
     digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = tuning.carry_out, 0
+    real, calls = cell.carry_out, 0
 
     def counted(*arguments: Any, **options: Any) -> nn.Module:
         nonlocal calls
         calls += 1
         return real(*arguments, **options)
 
-    monkeypatch.setattr(tuning, "carry_out", counted)
+    monkeypatch.setattr(cell, "carry_out", counted)
     first = tuned(digits_original, digits, "finetune", tmp_path, steps=2)
     files = sorted((tmp_path / "finetune-user").glob("lr-*.json"))
     assert (calls, len(files)) == (8, 8)
@@ -192,7 +192,7 @@ def test_another_default_is_another_trial(
 ) -> None:
     seen: list[dict[str, Any]] = []
 
-    def tried(_: Any, __: Any, options: dict[str, Any]) -> Trial:
+    def tried(_: Any, options: dict[str, Any]) -> Trial:
         seen.append(options)
         return Trial(options=options, weight_change=1.0, forget_accuracy=0.0)
 
@@ -212,7 +212,8 @@ def test_pour_a_is_tuned_around_the_rate_of_its_own_trials(
 ) -> None:
     offered: list[tuple[bool, bool]] = []
 
-    def tried(search: Any, method: Any, options: dict[str, Any]) -> Trial:
+    def tried(search: Any, options: dict[str, Any]) -> Trial:
+        method = make_method("pour-a")
         granted = search.request.grant(method.needs + method.accepts, name="pour-a")
         offered.append((granted.has("forget"), granted.has("retain")))
         return Trial(options=options, weight_change=1.0, forget_accuracy=0.0)
@@ -230,7 +231,7 @@ def test_a_diverging_trial_is_a_trial(
     def diverge(*_: Any, **__: Any) -> nn.Module:
         raise DivergenceError("The loss became nan at step 3; use a smaller learning rate.")
 
-    monkeypatch.setattr(tuning, "carry_out", diverge)
+    monkeypatch.setattr(cell, "carry_out", diverge)
     result = tuned(digits_original, digits, "finetune", tmp_path)
     assert all("became nan" in (trial.failed or "") for trial in result.trials)
     with pytest.raises(UsageError, match="No setting of finetune can be chosen: every setting diverged"):
@@ -240,14 +241,14 @@ def test_a_diverging_trial_is_a_trial(
 def test_where_every_setting_diverges_lower_rates_are_tried(
     digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = tuning.carry_out
+    real = cell.carry_out
 
     def fragile(model: nn.Module, request: Any, method: Any, run: Any) -> nn.Module:
         if method.lr > 5e-5:
             raise DivergenceError("The loss became nan at step 3; use a smaller learning rate.")
         return real(model, request, method, run)
 
-    monkeypatch.setattr(tuning, "carry_out", fragile)
+    monkeypatch.setattr(cell, "carry_out", fragile)
     result = tuned(digits_original, digits, "finetune", tmp_path, lr=0.01)
     assert [trial.failed is None for trial in result.trials] == [False] * 12 + [True] * 4
     assert [trial.options["lr"] for trial in result.trials[8:]] == [1e-4, 3e-4] * 2 + [1e-5, 3e-5] * 2
@@ -273,7 +274,7 @@ def test_a_best_rate_at_the_edge_is_looked_beyond(
     best_rate: float,
     further: list[float],
 ) -> None:
-    def judged(_: Any, __: Any, options: dict[str, Any]) -> Trial:
+    def judged(_: Any, options: dict[str, Any]) -> Trial:
         return Trial(options=options, weight_change=0.1, aus=0.9 - 0.05 * abs(np.log10(options["lr"] / best_rate)))
 
     monkeypatch.setattr(MethodTuning, "_run", judged)
@@ -284,7 +285,7 @@ def test_a_best_rate_at_the_edge_is_looked_beyond(
 def test_where_little_is_left_to_gain_eight_settings_do(
     digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judged(_: Any, __: Any, options: dict[str, Any]) -> Trial:
+    def judged(_: Any, options: dict[str, Any]) -> Trial:
         return Trial(options=options, weight_change=0.1, aus=0.995 - options["lr"])
 
     monkeypatch.setattr(MethodTuning, "_run", judged)
@@ -294,7 +295,7 @@ def test_where_little_is_left_to_gain_eight_settings_do(
 def test_rates_that_make_no_difference_are_not_looked_beyond(
     digits_original: nn.Module, digits: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judged(_: Any, __: Any, options: dict[str, Any]) -> Trial:
+    def judged(_: Any, options: dict[str, Any]) -> Trial:
         if options["lr"] > 5e-5:
             return Trial(options=options, failed="The loss became nan at step 3; use a smaller learning rate.")
         return Trial(options=options, weight_change=options["lr"], aus=0.5)
@@ -358,7 +359,7 @@ def test_what_was_forgotten_before_is_not_among_what_is_kept(
         return answers(task, model, split, run)
 
     monkeypatch.setattr(Classify, "answers", watch)
-    monkeypatch.setattr(tuning, "carry_out", lambda model, *_: copy_model(model))
+    monkeypatch.setattr(cell, "carry_out", lambda model, *_: copy_model(model))
     before = pour.fold(pour.forget(digits_original, classes=["9"]))
     tuned(before, digits, "delete", tmp_path, rule="benchmark")
     assert {frozenset(labels) for labels in judged} == {frozenset(range(9))}
@@ -420,7 +421,7 @@ def test_methods_side_by_side_choose_what_one_after_the_other_would(tmp_path: Pa
 
 
 def test_batch_norm_may_train_in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def judged(_: Any, __: Any, options: dict[str, Any]) -> Trial:
+    def judged(_: Any, options: dict[str, Any]) -> Trial:
         return Trial(options=options, weight_change=0.1, aus=0.995)
 
     monkeypatch.setattr(MethodTuning, "_run", judged)

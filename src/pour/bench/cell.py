@@ -148,7 +148,7 @@ class CellWorker:
             tuned_with=row.tuned_with,
             forgotten_names=tuple(shared.dataset.classes[label] for label in key.forget),
             rate_factor=tried.rate_factor,
-            steps=tried.steps,
+            steps=0 if row.method is None or tried.model is None else history(tried.model)[-1].steps or 0,
             weight_change=tried.weight_change,
             **measured,
         )
@@ -215,7 +215,11 @@ class CellWorker:
             validation=run.seed if "validation" in needs else None,
         )
         request = ForgetRequest(classes=list(key.forget), recipe=experiment.recipe, **data)
-        return attempt(row, models["original"].model, request, run)
+        original = models["original"].model
+        try:
+            return attempt(row.method, row.options, original, request, run, slow_down=row.setting == "tuned")
+        except PourError as error:
+            return Attempt(model=None, failed=str(error))
 
     def _audit(self, row: Row, key: CellKey, model: nn.Module, models: Mapping[SharedRole, SharedModel]) -> AuditReport:
         # The second retrained model is no reference for itself.
@@ -236,7 +240,7 @@ class CellWorker:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """A row's unlearned model, or the reason for its absence."""
+    """An unlearned model, or the reason for its absence."""
 
     model: nn.Module | None
     failed: str | None = None
@@ -244,40 +248,44 @@ class Attempt:
     warnings: tuple[str, ...] = ()
     """Warnings of the method."""
     rate_factor: float = 1.0
-    """Factor of the learning rates, if the method diverged at the row's own."""
-    steps: int = 0
-    """Number of optimisation steps."""
+    """Factor of the learning rates, if the method diverged at its own."""
     weight_change: float | None = None
     """|theta' - theta| / |theta| over all weights."""
 
 
-def attempt(row: Row, model: nn.Module, request: ForgetRequest, run: Run) -> Attempt:
-    """Unlearn ``model`` with the row's method. Return the new model or the reason for the failure.
+def attempt(
+    method: str, options: Mapping[str, Any], model: nn.Module, request: ForgetRequest, run: Run, *, slow_down: bool
+) -> Attempt:
+    """Unlearn ``model``. Return the new model, or the sentence of the divergence guard.
 
-    A tuned row that diverges is repeated with a third of its learning rates, and then with a ninth: its options were
-    chosen on another class, and a user sees the divergence without any test image. The common setting has one learning
-    rate for all methods and is not repeated.
+    Args:
+        method: Name of the method.
+        options: Its options.
+        model: Original model.
+        request: Classes to forget and data.
+        run: Seed, device and precision.
+        slow_down: If the method diverges, repeat it with a third of its learning rates, and then with a ninth. A user
+            sees the divergence without any test image.
     """
     failed, factor = "", 1.0
-    for factor, options in islice(slower(str(row.method), row.options), None if row.setting == "tuned" else 1):
+    for factor, slow in islice(slower(method, options), None if slow_down else 1):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             try:
-                result = carry_out(model, request, make_method(str(row.method), **options), run)
+                result = carry_out(model, request, make_method(method, **slow), run)
             except DivergenceError as error:
                 failed = str(error)
                 continue
-            except PourError as error:
-                return Attempt(model=None, failed=str(error), rate_factor=factor)
         messages = [str(entry.message) for entry in caught]
-        common: dict[str, Any] = {
-            "warnings": tuple(message for message in messages if message.startswith(str(row.method))),
-            "rate_factor": factor,
-        }
         change = relative_change(model, result)
-        if not math.isfinite(change):
-            return Attempt(model=None, failed="The weights are not finite.", **common)
-        return Attempt(model=result, steps=history(result)[-1].steps or 0, weight_change=change, **common)
+        is_finite = math.isfinite(change)
+        return Attempt(
+            model=result if is_finite else None,
+            failed=None if is_finite else "The weights are not finite.",
+            warnings=tuple(message for message in messages if message.startswith(method)),
+            rate_factor=factor,
+            weight_change=change if is_finite else None,
+        )
     return Attempt(model=None, failed=failed, rate_factor=factor)
 
 

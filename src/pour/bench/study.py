@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import warnings
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,13 +15,13 @@ from pour._io import write_text
 from pour._progress import ProgressBar
 from pour._provenance import circumstances
 from pour._records import Json, Scalar, encode, read, record
-from pour.bench.cell import slower
+from pour.bench.cell import attempt, slower
 from pour.bench.grid import claim, requests_of
 from pour.bench.shared_models import ModelKey, SharedModels
 from pour.bench.trajectory import Trajectory, follow
 from pour.data.draws import stratified_rows
 from pour.data.splits import Splits
-from pour.errors import DivergenceError, UsageError
+from pour.errors import UsageError
 from pour.geometry.discrepancy import energy_distance, median_bandwidth, mmd
 from pour.metrics.predictions import confusion_matrix
 from pour.models.tap import extract_features
@@ -32,7 +31,7 @@ from pour.training.run import Run, resolve_device
 from pour.training.tasks.classify import Classify
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.request import ForgetRequest
-from pour.unlearning.unlearn import carry_out, make_method
+from pour.unlearning.unlearn import make_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -304,13 +303,12 @@ def _cost(
 ) -> dict[str, float] | None:
     """Return the accuracies after forgetting a class, with the first factor of the rates that does not diverge."""
     request = ForgetRequest.of(Splits.of(dataset, [label]))
-    for factor, slow in slower(method, options):
-        with warnings.catch_warnings(), contextlib.suppress(DivergenceError):
-            warnings.simplefilter("ignore", UserWarning)
-            unlearned = carry_out(original, request, make_method(method, **slow), replace(run, progress=False))
-            acc_r, acc_f = _accuracies(Classify().answers(unlearned, dataset.splits["test"], run), label)
-            return {"acc_r": acc_r, "acc_f": acc_f, "acc_r_change": acc_r - acc_r_before, "rate_factor": factor}
-    return None
+    tried = attempt(method, options, original, request, replace(run, progress=False), slow_down=True)
+    if tried.model is None:
+        return None
+    acc_r, acc_f = _accuracies(Classify().answers(tried.model, dataset.splits["test"], run), label)
+    change = acc_r - acc_r_before
+    return {"acc_r": acc_r, "acc_f": acc_f, "acc_r_change": change, "rate_factor": tried.rate_factor}
 
 
 def _accuracies(answers: Tensor, label: int) -> tuple[float, float]:

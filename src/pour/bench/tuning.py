@@ -20,13 +20,14 @@ import torch
 from pour._io import write_text
 from pour._progress import ProgressBar
 from pour._records import encode, read, record
+from pour.bench.cell import attempt
 from pour.bench.executors import crew
 from pour.bench.grid import requests_of
 from pour.bench.rows import starting_options
-from pour.bench.selection import Rule, Trial, TuningResult, beyond, choose, relative_change
+from pour.bench.selection import Rule, Trial, TuningResult, beyond, choose
 from pour.bench.shared_models import ModelKey, SharedModels
 from pour.bench.store import model_facts, refuse_other
-from pour.errors import DivergenceError, UsageError
+from pour.errors import UsageError
 from pour.metrics.unlearning import aus
 from pour.models.card import architecture
 from pour.models.copy_and_swap import copy_model
@@ -39,7 +40,7 @@ from pour.training.tasks.classify import Classify
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.registry import get_method
 from pour.unlearning.request import ForgetRequest
-from pour.unlearning.unlearn import carry_out, make_method
+from pour.unlearning.unlearn import make_method
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -151,9 +152,9 @@ class MethodTuning:
 
     def trial(self, setting: dict[str, Any]) -> Trial:
         """Return the stored trial of a setting, or run and store it."""
-        method = self._method(setting)
         # The key contains the defaults too: a default that changes later makes the trial again.
-        key = json.dumps({**self.identity, "options": method.stored_options()}, sort_keys=True, default=str)
+        resolved = self._method(setting).stored_options()
+        key = json.dumps({**self.identity, "options": resolved}, sort_keys=True, default=str)
         name = "-".join(f"{option}-{value:g}" for option, value in setting.items())
         path = result_file(self.out, self.method, self.rule).with_name(f"{name}.json")
         with contextlib.suppress(UsageError):
@@ -161,7 +162,7 @@ class MethodTuning:
             stored = read(StoredTrial, path)
             if stored.key == key:
                 return stored.trial
-        trial = self._run(method, {**self.options, **setting})
+        trial = self._run({**self.options, **setting})
         write_text(path, encode(StoredTrial(key, trial), indent=2) + "\n")
         return trial
 
@@ -204,21 +205,17 @@ class MethodTuning:
         """Return the method with the shared options and the options of a setting."""
         return make_method(self.method, **{**self.options, **setting})  # type: ignore[return-value]
 
-    def _run(self, method: IterativeMethod, options: dict[str, Any]) -> Trial:
+    def _run(self, options: dict[str, Any]) -> Trial:
         started = time.perf_counter()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)
-                model = carry_out(self.model, self.request, method, replace(self.run, progress=False))
-            change = relative_change(self.model, model)
-            if not math.isfinite(change):
-                raise DivergenceError("The weights are not finite.")
-        except DivergenceError as error:
-            return Trial(options=options, failed=str(error), seconds=time.perf_counter() - started)
+        run = replace(self.run, progress=False)
+        tried = attempt(self.method, options, self.model, self.request, run, slow_down=False)
+        if tried.model is None:
+            return Trial(options=options, failed=tried.failed, seconds=time.perf_counter() - started)
+        model = tried.model
         forget, retain, before = self._score(model, "forget"), self._score(model, "retain"), self.original_score
         return Trial(
             options=options,
-            weight_change=change,
+            weight_change=tried.weight_change,
             forget_accuracy=forget,
             retain_accuracy=retain,
             aus=None if forget is None or retain is None or before is None else aus(before, retain, forget),
