@@ -109,7 +109,7 @@ def test_looking_leaves_the_model_and_its_modes(digits_original: nn.Module, digi
 
 
 def test_wrong_use_is_told(digits_original: nn.Module, digits_splits: Splits) -> None:
-    with pytest.raises(UsageError, match="pour-p takes no optimisation steps to follow"):
+    with pytest.raises(UsageError, match="pour-p takes no optimisation steps; give an iterative method"):
         follow(digits_original, digits_original, digits_splits, "pour-p", every=1, run=RUN)
     with pytest.raises(UsageError, match="steps between looks must be at least 1, but are 0"):
         follow(digits_original, digits_original, digits_splits, "delete", every=0, run=RUN)

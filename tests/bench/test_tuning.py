@@ -341,7 +341,7 @@ def test_the_change_of_the_weights_is_relative(digits_original: nn.Module) -> No
 
 
 def test_bad_use_is_told(digits_original: nn.Module, digits: ImageDataset, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="pour-p takes no optimisation steps"):
+    with pytest.raises(UsageError, match="pour-p takes no optimisation steps; give an iterative method"):
         tune(digits_original, digits, (3,), "pour-p", run=RUN, out=tmp_path)
     with pytest.raises(UsageError, match="rule must be user or benchmark, but is 'best'"):
         tune(digits_original, digits, (3,), "finetune", rule="best", run=RUN, out=tmp_path)

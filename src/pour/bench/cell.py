@@ -47,6 +47,7 @@ __all__ = [
     "attempt",
     "cell_setup",
     "error_path",
+    "make_iterative",
     "read_errors",
     "remove_errors",
     "slower",
@@ -287,6 +288,14 @@ def attempt(
             weight_change=change if is_finite else None,
         )
     return Attempt(model=None, failed=failed, rate_factor=factor)
+
+
+def make_iterative(method: str, options: Mapping[str, Any]) -> IterativeMethod:
+    """Return a method with its options. Raise UsageError if it takes no optimisation steps."""
+    iterative = make_method(method, **options)
+    if not isinstance(iterative, IterativeMethod):
+        raise UsageError(f"{method} takes no optimisation steps; give an iterative method.")
+    return iterative
 
 
 def slower(method: str, options: Mapping[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:

@@ -15,7 +15,7 @@ from pour._io import write_text
 from pour._progress import ProgressBar
 from pour._provenance import circumstances
 from pour._records import Json, Scalar, encode, read, record
-from pour.bench.cell import attempt, slower
+from pour.bench.cell import attempt, make_iterative, slower
 from pour.bench.grid import claim, requests_of
 from pour.bench.shared_models import ModelKey, SharedModels
 from pour.bench.trajectory import Trajectory, follow
@@ -29,7 +29,6 @@ from pour.report.figures.saving import save_figure
 from pour.report.figures.study import draw_study
 from pour.training.run import Run, resolve_device
 from pour.training.tasks.classify import Classify
-from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.request import ForgetRequest
 from pour.unlearning.unlearn import make_method
 
@@ -202,9 +201,7 @@ def _options(grid: Experiment, method: str) -> dict[str, Any]:
 
 def _steps(method: str, options: Mapping[str, Any], splits: Splits) -> int:
     """Return the number of optimisation steps of a method."""
-    iterative = make_method(method, **options)
-    if not isinstance(iterative, IterativeMethod):
-        raise UsageError(f"{method} takes no optimisation steps to follow.")
+    iterative = make_iterative(method, options)
     batches = -(-len(splits.forget_train) // iterative.batch_size)
     return iterative.as_recipe(lr=iterative.lr or 1.0).total_steps(batches)
 

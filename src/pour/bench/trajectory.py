@@ -10,14 +10,13 @@ from pour._records import Option, Scalar, record
 from pour.auditing.audited import Audited
 from pour.auditing.distance import discrepancies
 from pour.auditing.tapper import Tapper
+from pour.bench.cell import make_iterative
 from pour.data.draws import stratified_rows
 from pour.errors import DivergenceError, UsageError
 from pour.models.copy_and_swap import copy_model
 from pour.models.unwrap import unwrap
 from pour.training.tasks.task import get_task
-from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.request import ForgetRequest
-from pour.unlearning.unlearn import make_method
 
 if TYPE_CHECKING:
     from torch import nn
@@ -89,9 +88,7 @@ def follow(
         limit: Largest number of retained training images for the alignment of the features of two networks.
         options: Options of the method.
     """
-    iterative = make_method(method, **options)
-    if not isinstance(iterative, IterativeMethod):
-        raise UsageError(f"{method} takes no optimisation steps to follow; give an iterative method.")
+    iterative = make_iterative(method, options)
     if every < 1:
         raise UsageError(f"The steps between looks must be at least 1, but are {every}.")
     few = splits.retain_train.take(stratified_rows(splits.retain_train.labels, limit, run.seed))

@@ -20,7 +20,7 @@ import torch
 from pour._io import write_text
 from pour._progress import ProgressBar
 from pour._records import encode, read, record
-from pour.bench.cell import attempt
+from pour.bench.cell import attempt, make_iterative
 from pour.bench.executors import crew
 from pour.bench.grid import requests_of
 from pour.bench.rows import starting_options
@@ -37,7 +37,6 @@ from pour.models.unwrap import unwrap
 from pour.training.loop import BatchNormMode
 from pour.training.run import Run, resolve_device
 from pour.training.tasks.classify import Classify
-from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.registry import get_method
 from pour.unlearning.request import ForgetRequest
 from pour.unlearning.unlearn import make_method
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from pour.training.recipes import Recipe
     from pour.training.run import Precision
     from pour.training.tasks.task import Dataset, Task
+    from pour.unlearning.iterative import IterativeMethod
 
 __all__ = ["TUNING_SEED", "MethodTuning", "grid", "starting_rates", "tune_experiment"]
 
@@ -110,10 +110,8 @@ class MethodTuning:
     def __post_init__(self) -> None:
         if self.rule not in get_args(Rule):
             raise UsageError(f"The rule must be user or benchmark, but is {self.rule!r}.")
-        if not issubclass(get_method(self.method), IterativeMethod):
-            raise UsageError(
-                f"{self.method} takes no optimisation steps that could be tuned; tune an iterative method."
-            )
+        # This raises for a method without optimisation steps.
+        make_iterative(self.method, self.options)
         self.model = unwrap(self.model)
 
     def result(self) -> TuningResult:
@@ -121,7 +119,7 @@ class MethodTuning:
 
         Each trial is written to a file as soon as it is finished. The same call reads these files and resumes.
         """
-        method = self._method({})
+        method = make_iterative(self.method, self.options)
         rates = starting_rates(method, self.model, self.request, self.run)
         trials: list[Trial] = []
         rung_of_trial: list[int] = []
@@ -152,8 +150,9 @@ class MethodTuning:
 
     def trial(self, setting: dict[str, Any]) -> Trial:
         """Return the stored trial of a setting, or run and store it."""
+        options = {**self.options, **setting}
         # The key contains the defaults too: a default that changes later makes the trial again.
-        resolved = self._method(setting).stored_options()
+        resolved = make_method(self.method, **options).stored_options()
         key = json.dumps({**self.identity, "options": resolved}, sort_keys=True, default=str)
         name = "-".join(f"{option}-{value:g}" for option, value in setting.items())
         path = result_file(self.out, self.method, self.rule).with_name(f"{name}.json")
@@ -162,7 +161,7 @@ class MethodTuning:
             stored = read(StoredTrial, path)
             if stored.key == key:
                 return stored.trial
-        trial = self._run({**self.options, **setting})
+        trial = self._run(options)
         write_text(path, encode(StoredTrial(key, trial), indent=2) + "\n")
         return trial
 
@@ -200,10 +199,6 @@ class MethodTuning:
             data["forget"] = self.task.request_fields(self.arch, self.dataset, self.classes)["forget"]
         data |= dict.fromkeys(get_method(self.method).accepts)
         return ForgetRequest(classes=list(self.classes), recipe=self.recipe, **data)
-
-    def _method(self, setting: Mapping[str, Any]) -> IterativeMethod:
-        """Return the method with the shared options and the options of a setting."""
-        return make_method(self.method, **{**self.options, **setting})  # type: ignore[return-value]
 
     def _run(self, options: dict[str, Any]) -> Trial:
         started = time.perf_counter()

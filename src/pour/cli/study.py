@@ -16,28 +16,22 @@ def study(
     experiment: ExperimentName,
     out: Annotated[
         Path | None,
-        typer.Option(help="The folder of pour bench; its models are used.", show_default="runs/EXPERIMENT"),
+        typer.Option(help="Folder of pour bench, whose models are used.", show_default="runs/EXPERIMENT"),
     ] = None,
     root: Root = None,
-    looks: Annotated[int, typer.Option(help="How often each method is measured on its way.")] = 20,
-    tuning: Annotated[
-        Path | None, typer.Option(help="A folder of pour tune; by default the tuned options that ship with pour.")
-    ] = None,
+    looks: Annotated[int, typer.Option(help="Number of measurements during each method's training.")] = 20,
     settings: Set = None,
     seed: Seed = 0,
     device: Device = None,
     precision: PrecisionFlag = None,
     quiet: Quiet = False,
 ) -> None:
-    """Test the paper's account of unlearning: the bound's three terms step by step, and what each class costs."""
+    """Measure the three terms of the bound during training, and the cost of forgetting each class."""
     from pour.bench import get_experiment
     from pour.bench.study import run_study
 
-    changes = parse_settings(settings)
-    if tuning is not None:
-        changes["tuning"] = str(tuning.resolve())
     folder = run_study(
-        get_experiment(experiment, changes),
+        get_experiment(experiment, parse_settings(settings)),
         out or Path("runs") / Path(experiment).stem,
         seed=seed,
         looks=looks,
