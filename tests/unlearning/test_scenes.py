@@ -66,7 +66,7 @@ def original(data, train, run) -> nn.Module:
 
 def scores(model: nn.Module, data, run: Run):
     test = Scenes.of(data.splits["test"])
-    return segmentation_scores(Segment().answers(model, test, run), [CAR])
+    return segmentation_scores(Segment().answers(model, test, run).double(), [CAR])
 
 
 @pytest.mark.parametrize(
@@ -84,18 +84,18 @@ def scores(model: nn.Module, data, run: Run):
 )
 def test_a_class_is_forgotten_and_the_model_is_left_alone(original, data, train, run, method, options) -> None:
     before = copy.deepcopy(original.state_dict())
-    assert scores(original, data, run).iou_f > 0.8
+    assert scores(original, data, run)["iou_f"] > 0.8
     forgotten = pour.unlearn(
         original, ForgetRequest.of_scenes(train, [CAR]), method=method, device="cpu", progress=False, **options
     )
     after = scores(forgotten, data, run)
-    assert after.iou_f < 0.3
+    assert after["iou_f"] < 0.3
     assert all(torch.equal(before[name], tensor) for name, tensor in original.state_dict().items())
     assert pour.history(forgotten)[-1].class_names == ("Car",)
     if method != "gradient-ascent":
-        assert after.iou_r_rest > scores(original, data, run).iou_r_rest - 0.25
+        assert after["iou_r_rest"] > scores(original, data, run)["iou_r_rest"] - 0.25
     if method in ("masked-head", "pour-p") and options.get("forgotten_logit") is None:
-        assert after.iou_f == 0
+        assert after["iou_f"] == 0
 
 
 def test_pour_d_moves_the_encoder_and_not_the_head(original, train) -> None:

@@ -180,7 +180,7 @@ class Measurer:
     def _norms(self, model: Tapped, view: View) -> dict[str, Reading]:
         readings = {}
         for split, suffix in _SUFFIXES.items():
-            leak = norm_leak(model.side(split, "forget", view), model.side(split, "retain", view)).leak
+            leak = norm_leak(model.side(split, "forget", view), model.side(split, "retain", view))
             readings[f"norm_leak{suffix}"] = Reading.of(leak, len(model.labels(split)))
         return readings
 

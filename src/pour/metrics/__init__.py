@@ -10,7 +10,7 @@ from pour.metrics.heatmap import cka_heatmap
 from pour.metrics.intervals import Estimate, auc_estimate, balanced_accuracy, wilson
 from pour.metrics.logistic import LogisticFit, logistic_regression, standardise
 from pour.metrics.membership import Membership, rmia
-from pour.metrics.norms import NormLeak, norm_leak
+from pour.metrics.norms import norm_leak
 from pour.metrics.predictions import answer_distance, confusion_matrix, retained_uniformity
 from pour.metrics.probes import Probe, knn_probe, linear_probe
 from pour.metrics.ranking import roc_auc
@@ -25,7 +25,6 @@ __all__ = [
     "LogisticFit",
     "Membership",
     "Metric",
-    "NormLeak",
     "Probe",
     "answer_distance",
     "auc_estimate",

@@ -27,8 +27,6 @@ class LogisticFit:
     """Coefficients, shape (problems, d), float64."""
     intercept: Tensor
     """Intercepts, shape (problems,), float64."""
-    iterations: int
-    """Newton steps taken."""
 
     def decision(self, features: Tensor) -> Tensor:
         """Return the scores x . coef + intercept of features (n, d), shape (n, problems); positive means True."""
@@ -79,7 +77,7 @@ def logistic_regression(
     scores = x.new_zeros(n, y.shape[1])
     factor: Tensor | None = None
     done = torch.zeros(y.shape[1], dtype=torch.bool, device=x.device)
-    for iteration in range(1, _NEWTON_STEPS + 1):
+    for _ in range(_NEWTON_STEPS):
         chance = torch.sigmoid(-y * scores)
         gradient = ridge * w - x.T @ (weight * chance * y)
         curvature = weight * chance * (1 - chance)
@@ -95,7 +93,7 @@ def logistic_regression(
         w, scores = w + size * step, scores + size * moved
         done |= (decrement < _DECREMENT) & (size == 1)
         if bool(done.all()):
-            return LogisticFit(w[:-1].T.contiguous(), w[-1].clone(), iteration)
+            return LogisticFit(w[:-1].T.contiguous(), w[-1].clone())
     raise PourError(
         f"logistic regression did not converge in {_NEWTON_STEPS} Newton steps: standardise the features "
         f"or use a smaller C than {C}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,7 +20,7 @@ from pour.data.samples import is_indexed
 from pour.data.scenes import IGNORED, Scenes
 from pour.errors import UsageError
 from pour.metrics._sampling import stratified_sample
-from pour.metrics.segmentation import pixel_confusion, segmentation_scores
+from pour.metrics.segmentation import class_iou, pixel_confusion, segmentation_scores
 from pour.models.head import find_head
 from pour.models.networks.pretrained import read_weights
 from pour.models.networks.registry import build_model
@@ -149,20 +150,15 @@ class Segment(Task[SegmentationDataset, Scenes]):
         """Return IoU_r, IoU_r of the rest, IoU_f and the IoU of every class."""
         forgotten = sorted(classes)
         retained = [label for label in range(len(names)) if label not in forgotten]
-        rest = counts.clone()
-        rest[:, forgotten] = 0
-        iou, iou_rest = (
-            part.diagonal(dim1=1, dim2=2) / (part.sum(1) + part.sum(2) - part.diagonal(dim1=1, dim2=2))
-            for part in (counts, rest)
-        )
+        found = segmentation_scores(counts, forgotten)
         scores = {
-            "iou_r": Score(iou[:, retained].nanmean(dim=1), tuple(range(len(names)))),
-            "iou_r_rest": Score(iou_rest[:, retained].nanmean(dim=1), tuple(retained)),
+            "iou_r": Score(found["iou_r"], tuple(range(len(names)))),
+            "iou_r_rest": Score(found["iou_r_rest"], tuple(retained)),
             # A forgotten class without pixels and answers has no IoU: nothing of it is left.
-            "iou_f": Score(iou[:, forgotten].nanmean(dim=1), tuple(forgotten), undefined=0.0),
+            "iou_f": Score(found["iou_f"], tuple(forgotten), undefined=0.0),
         }
         for label, name in enumerate(names):
-            scores[f"class_iou_{'f' if label in forgotten else 'r'}_{name}"] = Score(iou[:, label], (label,))
+            scores[f"class_iou_{'f' if label in forgotten else 'r'}_{name}"] = Score(found["iou"][:, label], (label,))
         return scores
 
     def check_head(self, head: Head, num_classes: int) -> None:
@@ -205,12 +201,10 @@ class Segment(Task[SegmentationDataset, Scenes]):
         scores: dict[str, Any] = {}
         for name in dataset.splits:
             confusion = self.answers(model, self.split(dataset, name), run)
-            # The IoU of single classes does not depend on the forgotten class.
-            iou = segmentation_scores(confusion, [0]).iou
-            defined = [value for value in iou if value is not None]
+            iou = class_iou(confusion.double())
             scores[name] = {
-                "mean_iou": sum(defined) / len(defined),
-                "iou": dict(zip(dataset.classes, iou, strict=True)),
+                "mean_iou": float(iou.nanmean()),
+                "iou": dict(zip(dataset.classes, [None if math.isnan(x) else x for x in iou.tolist()], strict=True)),
                 "accuracy": float(confusion.diagonal().sum() / confusion.sum()),
             }
         return {"segmentation": scores}
