@@ -111,45 +111,43 @@ def audited_data(
     if isinstance(task, str):
         task = get_task(task)
     if isinstance(data, Splits):
-        return _of_splits(data, classes, task)
+        _check_same(data, classes)
+        parts = {"test": data.test.whole, "train": data.train.whole}
+        parts |= {name: part.whole for name, part in data.extra.items()}
+        return _audited(data.name, data.classes, data.forgotten, task or _task_of(data.test.whole), parts)
     request = sorted(forgotten_before(unlearned)) if classes is None else classes
     if classes is None and not request:
         raise UsageError("The unlearned model's history names no forgotten classes; pass classes.")
     if isinstance(data, Mapping):
-        return _of_mapping(data, request, task, unlearned)
+        samples = {name: as_samples(part) for name, part in data.items()}
+        names = class_names(data) or names_of_model(unlearned)
+        names = names or tuple(map(str, range(find_head(unwrap(unlearned)).num_classes)))
+        forgotten = resolve_classes(request, num_classes=len(names), class_names=names)
+        return _audited("own data", names, forgotten, task or _task_of(next(iter(samples.values()))), samples)
     if not hasattr(data, "splits") or not hasattr(data, "classes"):
         raise UsageError(f"data must be a dataset, pour.Splits or samples by split, not a {type(data).__name__}.")
     if task is None:
         test = data.splits.get("test")
         task = _task_of(test) if is_indexed(test) else get_task(find_task(data.name))
-    samples = {name: task.split(data, name) for name in _names(task, data.splits)}
-    return Audited(task, data.name, tuple(data.classes), task.classes(data, request), samples)
+    splits = {name: task.split(data, name) for name in _names(task, data.splits)}
+    return _audited(data.name, tuple(data.classes), task.classes(data, request), task, splits)
 
 
-def _of_splits(splits: Splits, classes: ClassRequest | None, task: Task[Any, Any] | None) -> Audited:
-    if classes is not None:
-        named = resolve_classes(classes, num_classes=splits.num_classes, class_names=splits.classes)
-        if set(named) != set(splits.forgotten):
-            raise UsageError(
-                f"classes names {sorted(named)}, but the splits were made for {sorted(splits.forgotten)}; "
-                "make the splits for the same classes, or leave classes out."
-            )
-    parts = {"test": splits.test, "train": splits.train, **splits.extra}
-    task = task or _task_of(splits.test.whole)
-    samples = {name: parts[name].whole for name in _names(task, parts)}
-    return Audited(task, splits.name, splits.classes, splits.forgotten, samples)
-
-
-def _of_mapping(
-    data: Mapping[str, Any], request: ClassRequest, task: Task[Any, Any] | None, unlearned: nn.Module
+def _audited(
+    name: str, classes: tuple[str, ...], forgotten: tuple[int, ...], task: Task[Any, Any], samples: Mapping[str, Any]
 ) -> Audited:
-    samples = {name: as_samples(part) for name, part in data.items()}
-    task = task or _task_of(next(iter(samples.values())))
-    names = class_names(data) or names_of_model(unlearned)
-    if names is None:
-        names = tuple(map(str, range(find_head(unwrap(unlearned)).num_classes)))
-    forgotten = resolve_classes(request, num_classes=len(names), class_names=names)
-    return Audited(task, "own data", names, forgotten, {name: samples[name] for name in _names(task, samples)})
+    return Audited(task, name, classes, forgotten, {split: samples[split] for split in _names(task, samples)})
+
+
+def _check_same(splits: Splits, classes: ClassRequest | None) -> None:
+    if classes is None:
+        return
+    named = resolve_classes(classes, num_classes=splits.num_classes, class_names=splits.classes)
+    if set(named) != set(splits.forgotten):
+        raise UsageError(
+            f"classes names {sorted(named)}, but the splits were made for {sorted(splits.forgotten)}; make the splits "
+            "for the same classes, or leave classes out."
+        )
 
 
 def _task_of(samples: IndexedSamples | Batches) -> Task[Any, Any]:

@@ -88,12 +88,8 @@ class RelearningCurve:
     def mean_forget(self) -> Reading:
         """Mean accuracy on the forgotten classes over the points after step 0, with the means of the interval ends."""
         later = [point for step, point in zip(self.steps, self.forget, strict=True) if step > 0]
-        return Reading(
-            value=sum(point.value for point in later) / len(later),
-            low=sum(point.bounds[0] for point in later) / len(later),
-            high=sum(point.bounds[1] for point in later) / len(later),
-            n=later[0].n,
-        )
+        low, high = (sum(ends) / len(later) for ends in zip(*(point.bounds for point in later), strict=True))
+        return Reading(value=sum(point.value for point in later) / len(later), low=low, high=high, n=later[0].n)
 
 
 def relearn(

@@ -56,22 +56,29 @@ class _Summary:
         line = self._line("acc_f")
         if line is None:
             return f"The audit did not measure what the model answers on images of {self._names}."
-        n, value = line.unlearned.n, line.unlearned.value
+        value = line.unlearned.value
         other = self._share_of_other_forgotten(line.unlearned)
-        answer = "the right class" if self._several else self._names
-        still = "still " if (value > 0 and self._leaks(line)) or other > 0 else ""
-        sentence = f"The model {still}answers {answer} on {_portion(value, n, 'test image')} of {self._names}"
+        still = (value > 0 and self._leaks(line)) or other > 0
+        portion = _portion(value, line.unlearned.n, "test image")
+        sentence = self._answer_sentence("the right class" if self._several else self._names, still, portion)
         if other > 0:
             sentence += f", and another forgotten class on {_percent(other)}"
         elif value > 0 and not still and _position(line.unlearned, line.retrained) == "within":
             sentence += f", within {self._retrained_models} 95 % interval"
-        references = {
-            role: _percent(reading.value)
-            for role, reading in (("original", line.original), ("retrained", line.retrained))
-            if reading is not None
-        }
-        original = None if line.original is None else line.original.value
-        return f"{sentence}{_in_brackets(references)}.{self._doubt(original)}"
+        readings = {"original": line.original, "retrained": line.retrained}
+        return self._with_references(sentence, {role: reading.value for role, reading in readings.items() if reading})
+
+    def _answer_sentence(self, answer: str, still: bool, portion: str) -> str:
+        return f"The model {'still ' if still else ''}answers {answer} on {portion} of {self._names}"
+
+    def _with_references(self, sentence: str, shares: Mapping[str, float]) -> str:
+        """Return a sentence with the shares of the references, and a warning if the original never knew the classes."""
+        references = _in_brackets({role: _percent(shares[role]) for role in _REFERENCES if role in shares})
+        chance = 1 / len(self.report.data.classes)
+        if shares.get("original", 1.0) > chance:
+            return f"{sentence}{references}."
+        doubt = f"The original is no better than chance on {self._names}, so there was nothing to forget."
+        return f"{sentence}{references}. {doubt}"
 
     def features(self) -> str:
         """Return how much of the forgotten classes the features show, compared with the retrained models."""
@@ -125,18 +132,10 @@ class _Summary:
         if share is None:
             return f"The audit did not measure what the model answers on pixels of {self._names}."
         line = self._line("iou_f")
-        still = "still " if share > 0 and (line is None or self._leaks(line)) else ""
-        answer = "a forgotten class" if self._several else self._names
+        still = share > 0 and (line is None or self._leaks(line))
         portion = _portion(share, totals["unlearned"], "test pixel")
-        references = _in_brackets({role: _percent(shares[role]) for role in _REFERENCES if role in shares})
-        sentence = f"The model {still}answers {answer} on {portion} of {self._names}{references}."
-        return f"{sentence}{self._doubt(shares.get('original'))}"
-
-    def _doubt(self, original_share: float | None) -> str:
-        """Return a sentence if the original model never knew the forgotten classes."""
-        if original_share is None or original_share > 1 / len(self.report.data.classes):
-            return ""
-        return f" The original is no better than chance on {self._names}, so there was nothing to forget."
+        sentence = self._answer_sentence("a forgotten class" if self._several else self._names, still, portion)
+        return self._with_references(sentence, shares)
 
     def _share_of_other_forgotten(self, accuracy: Reading) -> float:
         """Return the share of forgotten images whose answer is a forgotten class, but the wrong one."""

@@ -92,7 +92,6 @@ class Tapper:
     """Remarks on loaders whose readings differ."""
     _loaders: dict[str, EpochLoader] = field(default_factory=dict)
     _digests: dict[str, str] = field(default_factory=dict)
-    _drawn: dict[str, Tensor | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._task, self._samples, self._device = self.audited.task, self.audited.samples, self.run.torch_device
@@ -148,7 +147,8 @@ class Tapper:
         self, name: str, models: Sequence[_Model], twins: Mapping[Role, Role], known: Mapping[Role, Seen]
     ) -> dict[Role, Seen]:
         """Return the output of ``models`` on a split, whose batches are read once."""
-        samples, drawn = self._samples[name], self._draw(name)
+        samples = self._samples[name]
+        drawn = self._task.draw(samples, self.audited.forgotten, self.run.seed)
         parts: dict[Role, list[Seen]] = {model.role: [] for model in models}
         derived: list[_Model] = []
         digests: list[bytes] = []
@@ -282,11 +282,6 @@ class Tapper:
                 samples = samples.take(np.arange(start, max(rows.stop, start + 1)))
             self._loaders[name] = samples.batches(size, self._device)
         return self._loaders[name].epoch(0)
-
-    def _draw(self, name: str) -> Tensor | None:
-        if name not in self._drawn:
-            self._drawn[name] = self._task.draw(self._samples[name], self.audited.forgotten, self.run.seed)
-        return self._drawn[name]
 
     def _files(self, model: _Model, name: str) -> list[Path]:
         """Return the file of the cache for a model's output on a split; an empty list without a cache."""
