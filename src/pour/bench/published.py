@@ -119,9 +119,16 @@ def published(dataset: str, method: str, column: Column) -> Published | None:
     return None
 
 
-def published_examples(task: str) -> Examples | None:
-    """Return the classes that the paper forgets from one model of a task, or None without such a table."""
-    return _paper().examples.get(task)
+def published_examples(task: str) -> Examples:
+    """Return the classes that the paper forgets from one model of a task.
+
+    Raises:
+        UsageError: The paper prints nothing about the task.
+    """
+    examples = _paper().examples.get(task)
+    if examples is None:
+        raise UsageError(f"The paper prints no results of the task {task}; leave --against paper out.")
+    return examples
 
 
 def published_notes(dataset: str) -> tuple[str, ...]:

@@ -202,7 +202,7 @@ class StoredExperiment:
         )
 
     def check_name(self, source: Path, expected: str | None) -> None:
-        """Raise UsageError if these results are of another experiment than the expected one."""
+        """Raise UsageError if the experiment does not have the expected name."""
         if expected not in (None, self.name):
             raise UsageError(f"{source} holds results of {self.name}, not of {expected}; give another folder or file.")
 

@@ -241,8 +241,8 @@ def _one_table(
     lines = _class_lines(results, requests) if layout.rows == "classes" else _concept_lines(results, requests)
     rows = [_row(results, line, shown_columns, changes=layout.rows == "classes") for line in lines]
     notes = _request_notes(results, lines)
-    examples = published_examples(results.experiment.task) if paper else None
-    if examples is not None:
+    if paper:
+        examples = published_examples(results.experiment.task)
         rows += [_example_row(results, name, examples, shown_columns) for name in examples.rows]
         notes += [examples.note_for(setup["dataset"])] if examples.note else []
     measured = {key for row in rows for key in row.entries}
@@ -415,8 +415,12 @@ def _mark_best(rows: list[TableRow], columns: tuple[Column, ...]) -> list[TableR
         value = round(entry.mean, 2)
         return replace(entry, mark=_MARKS[best[key].index(value)]) if value in best[key] else entry
 
-    entries = [{key: marked(key, entry) for key, entry in row.entries.items()} for row in rows]
-    return [replace(row, entries=own) if row in competing else row for row, own in zip(rows, entries, strict=True)]
+    return [
+        replace(row, entries={key: marked(key, entry) for key, entry in row.entries.items()})
+        if row.group == "forget" and not row.encoder
+        else row
+        for row in rows
+    ]
 
 
 def _above_paper(
