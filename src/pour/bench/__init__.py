@@ -16,36 +16,19 @@ if TYPE_CHECKING:
     from pour.bench.trajectory import Look, Trajectory, follow
     from pour.bench.tuning import MethodTuning, tune_experiment
 
-_HOMES = {
-    "EXPERIMENTS": "pour.bench.experiment",
-    "Cell": "pour.bench.store",
-    "CellKey": "pour.bench.store",
-    "Experiment": "pour.bench.experiment",
-    "Format": "pour.bench.rendering",
-    "Look": "pour.bench.trajectory",
-    "MethodTuning": "pour.bench.tuning",
-    "Outcome": "pour.bench.grid",
-    "ResultTable": "pour.bench.table",
-    "Row": "pour.bench.rows",
-    "SeparationStudy": "pour.bench.study",
-    "Trajectory": "pour.bench.trajectory",
-    "TuningResult": "pour.bench.selection",
-    "expand_rows": "pour.bench.rows",
-    "export_store": "pour.bench.store",
-    "follow": "pour.bench.trajectory",
-    "get_experiment": "pour.bench.experiment",
-    "import_store": "pour.bench.store",
-    "make_table": "pour.bench.table",
-    "parse_seeds": "pour.bench.experiment",
-    "read_store": "pour.bench.store",
-    "render": "pour.bench.rendering",
-    "rich_table": "pour.bench.rendering",
-    "run_experiment": "pour.bench.grid",
-    "run_study": "pour.bench.study",
-    "separation_study": "pour.bench.study",
-    "show_table": "pour.bench.rendering",
-    "tune_experiment": "pour.bench.tuning",
+_NAMES = {
+    "experiment": ("EXPERIMENTS", "Experiment", "get_experiment", "parse_seeds"),
+    "grid": ("Outcome", "run_experiment"),
+    "rendering": ("Format", "render", "rich_table", "show_table"),
+    "rows": ("Row", "expand_rows"),
+    "selection": ("TuningResult",),
+    "store": ("Cell", "CellKey", "export_store", "import_store", "read_store"),
+    "study": ("SeparationStudy", "run_study", "separation_study"),
+    "table": ("ResultTable", "make_table"),
+    "trajectory": ("Look", "Trajectory", "follow"),
+    "tuning": ("MethodTuning", "tune_experiment"),
 }
+"""Names by the module that defines them."""
 
 __all__ = [
     "EXPERIMENTS",
@@ -78,4 +61,4 @@ __all__ = [
     "tune_experiment",
 ]
 
-__getattr__ = lazy_names("pour.bench", _HOMES)
+__getattr__ = lazy_names("pour.bench", {name: f"pour.bench.{file}" for file, names in _NAMES.items() for name in names})

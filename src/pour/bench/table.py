@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -74,7 +74,9 @@ class TableRow:
     setting: str
     """Text of the second column."""
     group: Group
-    entries: Mapping[str, Entry]
+    cells: tuple[Cell, ...] = ()
+    """Cells whose means are the entries."""
+    entries: Mapping[str, Entry] = field(default_factory=dict)
     """Entries by the key of their column."""
     published: bool = False
     """Whether the values are printed in the paper."""
@@ -174,17 +176,6 @@ class _Results(Store):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Line:
-    """Cells of one line of a table, with its texts."""
-
-    name: str
-    label: str
-    setting: str
-    group: Group
-    cells: list[Cell]
-
-
 def make_table(
     results: str | Path,
     *,
@@ -271,7 +262,7 @@ def _methods_table(
     if paper:
         setup = results.cells[0].setup
         unlike = unlike_published(setup["dataset"], request, setup["architecture"])
-        rows = _above_paper(rows, shown_columns, lines, compare=unlike is None)
+        rows = _above_paper(rows, shown_columns, compare=unlike is None)
         arrows = "Arrows: above or below the printed value by more than two deviations."
         notes += [unlike or arrows, *published_notes(setup["dataset"])]
     seeds = _seed_text(cell for line in lines for cell in line.cells)
@@ -279,7 +270,7 @@ def _methods_table(
     return ResultTable(title=title, columns=shown_columns, rows=tuple(rows), notes=tuple(notes))
 
 
-def _method_lines(results: _Results, request: tuple[int, ...]) -> list[_Line]:
+def _method_lines(results: _Results, request: tuple[int, ...]) -> list[TableRow]:
     """Return one line per row of a request, by group."""
     lines = []
     for name, cells in results.by_row(request).items():
@@ -288,7 +279,7 @@ def _method_lines(results: _Results, request: tuple[int, ...]) -> list[_Line]:
         if setting and all(cell.note.startswith(NOT_TUNED) for cell in cells):
             setting = "default"
         label, group = results.label(cells[0]), _group(cells[0])
-        lines.append(_Line(name=name, label=label, setting=setting, group=group, cells=cells))
+        lines.append(TableRow(name=name, label=label, setting=setting, group=group, cells=tuple(cells)))
     return sorted(lines, key=lambda line: list(GROUPS).index(line.group))
 
 
@@ -298,7 +289,7 @@ def _group(cell: Cell) -> Group:
     return "retain" if {"retain", "validation"} & set(cell.needs) else "forget"
 
 
-def _class_lines(results: _Results, requests: Sequence[tuple[int, ...]]) -> list[_Line]:
+def _class_lines(results: _Results, requests: Sequence[tuple[int, ...]]) -> list[TableRow]:
     """Return the lines of each request, one request after the other."""
     return [
         _request_line(results, results.class_names(request), cells, "")
@@ -307,7 +298,7 @@ def _class_lines(results: _Results, requests: Sequence[tuple[int, ...]]) -> list
     ]
 
 
-def _concept_lines(results: _Results, requests: Sequence[tuple[int, ...]]) -> list[_Line]:
+def _concept_lines(results: _Results, requests: Sequence[tuple[int, ...]]) -> list[TableRow]:
     """Return the lines of all concepts that were forgotten alone, of several at once, and of each concept."""
     rows = results.by_row(*requests)
     single = sorted(request for request in requests if len(request) == 1)
@@ -327,9 +318,9 @@ def _concept_lines(results: _Results, requests: Sequence[tuple[int, ...]]) -> li
     ]
 
 
-def _request_line(results: _Results, label: str, cells: list[Cell], group: Group) -> _Line:
+def _request_line(results: _Results, label: str, cells: list[Cell], group: Group) -> TableRow:
     name = f"{label}-{cells[0].key.row}"
-    return _Line(name=name, label=label, setting=results.label(cells[0]), group=group, cells=cells)
+    return TableRow(name=name, label=label, setting=results.label(cells[0]), group=group, cells=tuple(cells))
 
 
 def _example_row(results: _Results, name: str, examples: Examples, columns: tuple[Column, ...]) -> TableRow:
@@ -352,7 +343,7 @@ def _seed_text(cells: Iterable[Cell]) -> str:
 
 
 def _row(
-    results: _Results, line: _Line, columns: tuple[Column, ...], *, encoder: bool = False, changes: bool = False
+    results: _Results, line: TableRow, columns: tuple[Column, ...], *, encoder: bool = False, changes: bool = False
 ) -> TableRow:
     """Return the means of a line.
 
@@ -377,12 +368,10 @@ def _row(
             change = statistics.fmean(differences) if differences else None
             entries[column.key] = replace(entries[column.key], change=change)
     label = f"{line.label}, encoder" if encoder else line.label
-    return TableRow(
-        name=line.name, label=label, setting=line.setting, group=line.group, entries=entries, encoder=encoder
-    )
+    return replace(line, label=label, entries=entries, encoder=encoder)
 
 
-def _rows(results: _Results, line: _Line, columns: tuple[Column, ...]) -> list[TableRow]:
+def _rows(results: _Results, line: TableRow, columns: tuple[Column, ...]) -> list[TableRow]:
     """Return the row of a line, and a row of its encoder if the head has a projector."""
     encoder = _row(results, line, columns, encoder=True)
     return [_row(results, line, columns), *([encoder] if encoder.entries else [])]
@@ -423,12 +412,10 @@ def _mark_best(rows: list[TableRow], columns: tuple[Column, ...]) -> list[TableR
     ]
 
 
-def _above_paper(
-    rows: list[TableRow], columns: tuple[Column, ...], lines: list[_Line], *, compare: bool
-) -> list[TableRow]:
+def _above_paper(rows: list[TableRow], columns: tuple[Column, ...], *, compare: bool) -> list[TableRow]:
     """Add the printed line below the last line of each method, and mark values that differ from it."""
-    dataset = lines[0].cells[0].setup["dataset"]
-    methods = {line.name: line.cells[0].setup["method"] or line.name for line in lines}
+    dataset = rows[0].cells[0].setup["dataset"]
+    methods = {row.name: row.cells[0].setup["method"] or row.name for row in rows}
     # A second seed and a method's further variants have no line in the paper.
     compared = {
         name
@@ -451,7 +438,7 @@ def _above_paper(
         if printed and is_last and any(methods[name] == method for name in compared):
             entries = {key: Entry(mean=value.mean, std=value.std, n=None) for key, value in printed.items()}
             line = replace(row, label=label_of(method, method), setting="paper", entries=entries)
-            result.append(replace(line, published=True, encoder=False))
+            result.append(replace(line, cells=(), published=True, encoder=False))
     return result
 
 
@@ -464,7 +451,7 @@ def _mark_differences(row: TableRow, others: Mapping[str, Published]) -> TableRo
     return replace(row, entries=entries)
 
 
-def _method_notes(lines: list[_Line], experiment: StoredExperiment) -> list[str]:
+def _method_notes(lines: list[TableRow], experiment: StoredExperiment) -> list[str]:
     seeds = len({cell.key.seed for line in lines for cell in line.cells})
     notes = [f"Mean and sample deviation over {seeds} seeds." if seeds > 1 else "One seed: no deviation."]
     notes += [note for line in lines for note in _row_notes(line.name, line.cells)]
@@ -481,12 +468,12 @@ def _method_notes(lines: list[_Line], experiment: StoredExperiment) -> list[str]
     return [*notes, *([f"Not run yet: {', '.join(missing)}."] if missing else [])]
 
 
-def _failures(name: str, cells: list[Cell], unit: str) -> list[str]:
+def _failures(name: str, cells: Sequence[Cell], unit: str) -> list[str]:
     reasons = [cell.failed for cell in cells if cell.failed is not None]
     return [f"{name} failed on {len(reasons)} of {len(cells)} {unit}: {reasons[0]}"] if reasons else []
 
 
-def _row_notes(name: str, cells: list[Cell]) -> list[str]:
+def _row_notes(name: str, cells: Sequence[Cell]) -> list[str]:
     """Return sentences about failures, smaller learning rates, warnings and unfair tests of a row."""
     notes = _failures(name, cells, "seeds")
     whole = [cell for cell in cells if cell.failed is None]
@@ -505,7 +492,7 @@ def _row_notes(name: str, cells: list[Cell]) -> list[str]:
     return notes
 
 
-def _request_notes(results: _Results, lines: list[_Line]) -> list[str]:
+def _request_notes(results: _Results, lines: list[TableRow]) -> list[str]:
     """Return the notes of the experiment and of its rows."""
     notes, cells = list(results.experiment.table.notes), [cell for line in lines for cell in line.cells]
     if results.experiment.table.rows == "concepts":
@@ -538,10 +525,11 @@ def _side_by_side(results: _Results, columns: Sequence[str] | None) -> ResultTab
     for name, table in tables.items():
         for row in table.rows:
             entries = {f"{key}.{name}": entry for key, entry in row.entries.items()}
-            merged = rows.setdefault((row.name, row.encoder), replace(row, entries={}))
+            merged = rows.setdefault((row.name, row.encoder), replace(row, cells=(), entries={}))
             # A row that was tuned for one class only has two settings.
-            settings = dict.fromkeys([*merged.setting.split(" or "), row.setting])
-            merged = replace(merged, setting=" or ".join(settings), entries={**merged.entries, **entries})
+            setting = " or ".join(dict.fromkeys([*merged.setting.split(" or "), row.setting]))
+            merged = replace(merged, setting=setting, cells=(*merged.cells, *row.cells))
+            merged = replace(merged, entries={**merged.entries, **entries})
             rows[row.name, row.encoder] = merged
     order = list(results.by_row(*names))
     notes = [table.notes for table in tables.values()]
