@@ -295,7 +295,8 @@ def test_every_built_in_experiment_is_read(name: str) -> None:
     assert experiment.name == ("cifar10" if name == "cifar10-small" else name)
     for row in experiment.rows:
         row.resolved()
-    stored = StoredExperiment.of(experiment)
+    # The weights of another package are read only for a run.
+    stored = StoredExperiment.of(replace(experiment, settings={}))
     assert decode(StoredExperiment, encode(stored), "experiment.json") == stored
 
 

@@ -10,6 +10,7 @@ import socket
 import threading
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -59,22 +60,17 @@ def crew(
     if ray is not None:
         with _on_ray(start, device, jobs, ray) as do:
             yield do
-    elif jobs == 1:
-        yield _alone(start)
-    else:
+    elif jobs > 1:
         with _in_processes(start, device, jobs) as do:
             yield do
+    else:
+        yield partial(_alone, start())
 
 
-def _alone(start: Callable[[], Worker[Task]]) -> Crew[Task]:
-    worker = start()
-
-    def do(tasks: Iterable[Task]) -> Iterator[Task]:
-        for task in tasks:
-            worker.do(task)
-            yield task
-
-    return do
+def _alone(worker: Worker[Task], tasks: Iterable[Task]) -> Iterator[Task]:
+    for task in tasks:
+        worker.do(task)
+        yield task
 
 
 _worker: Worker[Any] | None = None
@@ -96,7 +92,7 @@ def _in_processes(start: Callable[[], Worker[Task]], device: str | None, jobs: i
 
     def do(tasks: Iterable[Task]) -> Iterator[Task]:
         with _report_dead_workers():
-            waiting = {pool.submit(_do, task): task for task in tasks}
+            waiting = {pool.submit(_call, "do", task): task for task in tasks}
         return finished(waiting)
 
     def finished(waiting: dict[Future[None], Task]) -> Iterator[Task]:
@@ -109,7 +105,7 @@ def _in_processes(start: Callable[[], Worker[Task]], device: str | None, jobs: i
         with _report_dead_workers():
             for _ in range(jobs):
                 # Each call starts a process. A failure here repeats, and is reported, with the first task.
-                pool.submit(_prepare)
+                pool.submit(_call, "prepare")
         yield do
     finally:
         pool.shutdown(cancel_futures=True)
@@ -143,18 +139,9 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _prepare() -> None:
-    _this_worker().prepare()
-
-
-def _do(task: Any) -> None:
-    _this_worker().do(task)
-
-
-def _this_worker() -> Worker[Any]:
-    if _worker is None:
-        raise PourError("A worker process was not started by a crew; this is a fault in pour, please report it.")
-    return _worker
+def _call(method: str, *tasks: Any) -> None:
+    """Call a method of this process's worker."""
+    getattr(_worker, method)(*tasks)
 
 
 class _RayWorker:

@@ -321,13 +321,9 @@ def _failures(out: Path, groups: Sequence[_Group]) -> list[str]:
     cells: list[Cell | None] = [
         read_cell(out, CellKey(group.forget, group.seed, row.name)) for group in groups for row in group.rows
     ]
-    return [
-        f"{cell.key.row}{_forgotten(cell) if several else ''}, seed {cell.key.seed}: {cell.failed}"
-        for cell in cells
-        if cell is not None and cell.failed is not None
-    ]
-
-
-def _forgotten(cell: Cell) -> str:
-    names = cell.forgotten_names
-    return f", {'class' if len(names) == 1 else 'classes'} {', '.join(names)}"
+    sentences = []
+    for cell in cells:
+        if cell is not None and cell.failed is not None:
+            classes = f", class{'es' * (len(cell.forgotten_names) > 1)} {', '.join(cell.forgotten_names)}"
+            sentences.append(f"{cell.key.row}{classes * several}, seed {cell.key.seed}: {cell.failed}")
+    return sentences

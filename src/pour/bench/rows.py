@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -364,12 +364,4 @@ def chosen_options(folder: Path, method: str) -> ShippedOptions | None:
     result = read(TuningResult, path)
     if result.best is None:
         return None
-    return ShippedOptions(
-        options=result.options,
-        rule=result.rule,
-        seed=result.seed,
-        note=result.note,
-        dataset=result.dataset,
-        architecture=result.architecture,
-        forgotten=result.forgotten,
-    )
+    return ShippedOptions(**{field.name: getattr(result, field.name) for field in fields(ShippedOptions)})
