@@ -403,7 +403,9 @@ def test_methods_side_by_side_choose_what_one_after_the_other_would(tmp_path: Pa
         for letter, values in (("x", split.images), ("y", split.labels))
     }
     np.savez(tmp_path / "few.npz", **few)
-    rows = tuple(Row(name=f"{name}-tuned", method=name, setting="tuned", family="relative") for name in methods)
+    rows = tuple(
+        Row(name=f"{name}-tuned", method=name, setting="tuned", family="relative", options=FAST) for name in methods
+    )
     grid = small_grid(rows=rows, dataset=str(tmp_path / "few.npz"))
     alone, beside = tmp_path / "alone", tmp_path / "beside"
     first = tune_experiment(grid, alone, device="cpu", progress=False)
@@ -472,13 +474,20 @@ options = { batch_size = 4, augment = false, steps = 4, lr = 3e-3 }
 """
 
 
-@pytest.mark.parametrize("rule", ["user", "benchmark"])
-def test_an_experiment_on_scenes_is_tuned_by_their_iou(small_world: Path, tmp_path: Path, rule: Rule) -> None:
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the file of an experiment on scenes; both rules tune the same original."""
     torchvision_works()
     pytest.importorskip("segmentation_models_pytorch")
-    file = tmp_path / "mine.toml"
-    file.write_text(SCENES)
-    (result,) = tune_experiment(str(file), tmp_path / "out", rule=rule, root=small_world, device="cpu", progress=False)
+    folder = tmp_path_factory.mktemp("scenes")
+    (folder / "mine.toml").write_text(SCENES)
+    return folder
+
+
+@pytest.mark.parametrize("rule", ["user", "benchmark"])
+def test_an_experiment_on_scenes_is_tuned_by_their_iou(small_world: Path, scenes: Path, rule: Rule) -> None:
+    file, out = str(scenes / "mine.toml"), scenes / "out"
+    (result,) = tune_experiment(file, out, rule=rule, root=small_world, device="cpu", progress=False)
     assert (result.dataset, result.forgotten) == ("camvid", (2,))
     finished = [trial for trial in result.trials if trial.failed is None]
     assert len(finished) >= 8
