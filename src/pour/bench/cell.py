@@ -153,8 +153,8 @@ class CellWorker:
             weight_change=tried.weight_change,
             **measured,
         )
-        if report is not None and row.name in shared.experiment.pictures:
-            self._draw(cell, models["original"].model, tried.model, run)
+        if report is not None and tried.model is not None and row.name in shared.experiment.pictures:
+            self._draw(cell, report, {"original": models["original"].model, "unlearned": tried.model}, run)
         write_cell(shared.out, cell, surroundings, None if report is None else report.to_json() + "\n")
 
     def _measure(
@@ -187,14 +187,14 @@ class CellWorker:
             "answers": tuple(report.answers.get("unlearned", ())),
         }
 
-    def _draw(self, cell: Cell, original: nn.Module, unlearned: nn.Module | None, run: Run) -> None:
+    def _draw(self, cell: Cell, report: AuditReport, models: Mapping[str, nn.Module], run: Run) -> None:
         # Only these rows need matplotlib.
-        from pour.report.pictures import save_pictures
+        from pour.report.pictures import Subject, save_pictures
 
+        samples = self._shared.task.split(self._shared.dataset, "test")
+        subject = Subject(models=models, reports={"unlearned": report}, samples=samples, run=run)
         name = f"{'-'.join(cell.forgotten_names).lower()}-{cell.key.row}-seed-{cell.key.seed}.png"
-        path = self._shared.out / "overlays" / name
-        if unlearned is not None:
-            save_pictures(self._shared.task, original, unlearned, self._shared.dataset, cell.key.forget, run, path)
+        save_pictures(self._shared.task.name, subject, self._shared.out / "overlays" / name)
 
     def _models(self, key: CellKey) -> dict[SharedRole, SharedModel]:
         keys = {role: ModelKey.of(key.seed, role, key.forget) for role in self._shared.experiment.roles}

@@ -57,9 +57,9 @@ class ReportFolder:
     def inside(self, relative: str) -> Path | None:
         """Return the file of a relative path, or None unless it is a regular file inside the folder."""
         parts = PurePosixPath(relative).parts
-        if not parts or relative.startswith("/") or "\\" in relative or "\0" in relative:
+        if not parts or relative.startswith("/") or {*relative} & {"\\", "\0", ":"}:
             return None
-        if any(part.startswith(".") or ":" in part for part in parts):
+        if any(part.startswith(".") for part in parts):
             return None
         try:
             # A name that is no text cannot be a link on a page.

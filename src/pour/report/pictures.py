@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pour.auditing.report import AuditReport
     from pour.report.page.feature_map import Embedding
     from pour.training.run import Run
-    from pour.training.tasks.task import Task
 
 __all__ = ["Gallery", "Subject", "draw_gallery", "register_pictures", "save_pictures"]
 
@@ -70,19 +69,18 @@ _BUILT_IN = {
     "match": "pour.report.page.gallery",
     "segment": "pour.report.page.overlays",
 }
-_PICTURES: dict[str, tuple[Callable[[Subject], Gallery], Callable[..., object] | None]] = {}
+_PICTURES: dict[str, tuple[Callable[[Subject], Gallery], Callable[[Subject, Path], object] | None]] = {}
 
 
 def register_pictures(
-    task: str, gallery: Callable[[Subject], Gallery], save: Callable[..., object] | None = None
+    task: str, gallery: Callable[[Subject], Gallery], save: Callable[[Subject, Path], object] | None = None
 ) -> None:
     """Set the pictures of a task. A task without pictures has only the figures that any report can have.
 
     Args:
         task: Name of the task.
         gallery: Function that draws the gallery of a page.
-        save: Function that writes a picture to a file. It has the arguments of :func:`save_pictures` except the task,
-            with test samples and names of classes instead of the dataset.
+        save: Function that writes a small picture to a file, for the rows of a grid.
     """
     _PICTURES[task] = (gallery, save)
 
@@ -94,32 +92,14 @@ def draw_gallery(task: str, subject: Subject) -> Gallery:
     return Gallery((*gallery.figures, *_common_figures(subject)), gallery.embedding)
 
 
-def save_pictures(
-    task: Task[Any, Any],
-    original: nn.Module,
-    unlearned: nn.Module,
-    dataset: Any,
-    classes: tuple[int, ...],
-    run: Run,
-    path: Path,
-) -> None:
-    """Write a picture of two models to ``path``, if the task has such a picture.
-
-    Args:
-        task: Task of the experiment.
-        original: Model before forgetting.
-        unlearned: Model after forgetting.
-        dataset: Dataset that the task has opened.
-        classes: Forgotten classes.
-        run: Device of the models.
-        path: File of the picture, ``.png``.
-    """
-    _, save = _pictures(task.name)
+def save_pictures(task: str, subject: Subject, path: Path) -> None:
+    """Write a small picture of the original and the first unlearned model to ``path`` (.png), if the task has one."""
+    _, save = _pictures(task)
     if save:
-        save(original, unlearned, task.split(dataset, "test"), dataset.classes, classes, run, path)
+        save(subject, path)
 
 
-def _pictures(task: str) -> tuple[Callable[[Subject], Gallery] | None, Callable[..., object] | None]:
+def _pictures(task: str) -> tuple[Callable[[Subject], Gallery] | None, Callable[[Subject, Path], object] | None]:
     if task in _BUILT_IN:
         importlib.import_module(_BUILT_IN[task])
     return _PICTURES.get(task, (None, None))

@@ -157,10 +157,8 @@ def _legend(data: EmbeddingData, style: Style, notes: list[str]) -> list[Line2D]
     """Return the entries of the legend; note how many classes have none."""
     handles = []
     if data.forgotten:
-        names = [data.classes[label] for label in data.forgotten]
-        length = {} if len(names) == 1 else {"length": 48}
-        text = names[0] if len(names) == 1 else listed(names, most=2)
-        name = plain_text(f"forgotten: {text}", **length)
+        names = listed([data.classes[label] for label in data.forgotten], most=2)
+        name = plain_text(f"forgotten: {names}", length=48)
         handles.append(style.key(name, marker="D", color=style.forgotten, size=4))
     present = [label for label in np.unique(data.labels).tolist() if label not in data.forgotten]
     if len(present) > _LEGEND_CLASSES:

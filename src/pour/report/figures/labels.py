@@ -88,9 +88,8 @@ def place_labels(
 
 
 def _overlap(first: Bbox, second: Bbox) -> float:
-    width = min(first.x1, second.x1) - max(first.x0, second.x0)
-    height = min(first.y1, second.y1) - max(first.y0, second.y0)
-    return float(max(0.0, width) * max(0.0, height))
+    both = Bbox.intersection(first, second)
+    return 0.0 if both is None else float(both.width * both.height)
 
 
 def _outside(box: Bbox, frame: Bbox) -> float:

@@ -93,18 +93,18 @@ def strip_of(line: Line) -> Strip:
         >>> strip.value, strip.whisker, strip.band
         (50.0, (6.0, 94.0), None)
     """
-    unlearned, retrained, original = line.unlearned, line.retrained, line.original
-    marks = [*unlearned.bounds, unlearned.value]
-    marks += [] if retrained is None else [*retrained.bounds, retrained.value]
-    marks += [] if original is None else [original.value]
+    readings = [reading for reading in (line.unlearned, line.retrained) if reading is not None]
+    marks = [mark for reading in readings for mark in (*reading.bounds, reading.value)]
+    marks += [] if line.original is None else [line.original.value]
     low, high = min(marks), max(marks)
 
     def place(mark: float) -> float:
         return 50.0 if high == low else round(6 + 88 * (mark - low) / (high - low), 2)
 
+    intervals = [(place(reading.bounds[0]), place(reading.bounds[1])) for reading in readings]
     return Strip(
-        value=place(unlearned.value),
-        whisker=(place(unlearned.bounds[0]), place(unlearned.bounds[1])),
-        band=None if retrained is None else (place(retrained.bounds[0]), place(retrained.bounds[1])),
-        original=None if original is None else place(original.value),
+        value=place(line.unlearned.value),
+        whisker=intervals[0],
+        band=None if line.retrained is None else intervals[1],
+        original=None if line.original is None else place(line.original.value),
     )

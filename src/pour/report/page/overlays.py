@@ -51,19 +51,13 @@ def choose_scenes(scenes: Scenes, forgotten: Sequence[int], count: int) -> Scene
     return scenes.take(np.array(rows, np.int64))
 
 
-def overlay_data(
-    original: nn.Module,
-    unlearned: nn.Module,
-    scenes: Scenes,
-    run: Run,
-    *,
-    classes: Sequence[str],
-    forgotten: Sequence[int],
-) -> SegmentationData:
-    """Run two models on scenes. Return the scenes with the predicted masks."""
-    before, after = (_predictions(model, scenes, run) for model in (original, unlearned))
+def overlay_data(subject: Subject, count: int) -> SegmentationData:
+    """Run the original and the first unlearned model on ``count`` test scenes. Return the scenes with all masks."""
+    name, report = next(iter(subject.reports.items()))
+    scenes = choose_scenes(subject.samples, report.data.forgotten, count)
+    before, after = (_predictions(subject.models[model], scenes, subject.run) for model in ("original", name))
     return SegmentationData(
-        scenes=scenes, before=before, after=after, classes=tuple(classes), forgotten=tuple(sorted(forgotten))
+        scenes=scenes, before=before, after=after, classes=report.data.classes, forgotten=report.data.forgotten
     )
 
 
@@ -80,29 +74,14 @@ def _predictions(model: nn.Module, scenes: Scenes, run: Run) -> NDArray[np.int64
 
 
 def draw_overlays(subject: Subject) -> Gallery:
-    """Return one figure of three test scenes with the masks of the original and the first unlearned model."""
-    name, report = next(iter(subject.reports.items()))
-    forgotten = report.data.forgotten
-    scenes = choose_scenes(subject.samples, forgotten, 3)
-    models = subject.models["original"], subject.models[name]
-    data = overlay_data(*models, scenes, subject.run, classes=report.data.classes, forgotten=forgotten)
-    caption = "The forgotten class is in dark red."
+    """Return one figure of three test scenes."""
+    data, caption = overlay_data(subject, 3), "The forgotten class is in dark red."
     return Gallery((FigureSection.of("Scenes before and after", draw_segmentation, data, caption=caption),))
 
 
-def save_overlays(
-    original: nn.Module,
-    unlearned: nn.Module,
-    scenes: Scenes,
-    classes: Sequence[str],
-    forgotten: Sequence[int],
-    run: Run,
-    path: Path,
-) -> None:
-    """Write a small picture of two scenes with the masks of both models."""
-    drawn = choose_scenes(scenes, forgotten, 2)
-    data = overlay_data(original, unlearned, drawn, run, classes=classes, forgotten=forgotten)
-    save_small(draw_segmentation(data), path)
+def save_overlays(subject: Subject, path: Path) -> None:
+    """Write a small picture of two test scenes."""
+    save_small(draw_segmentation(overlay_data(subject, 2)), path)
 
 
 def save_small(figure: Figure, path: Path, *, largest: int = 60_000) -> Path:
