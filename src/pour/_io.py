@@ -53,7 +53,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.touch(exist_ok=False)
         mode = temporary.stat().st_mode
         yield temporary
-        # Libraries may replace the file by one that only its owner can read.
+        # Libraries may replace the file, and only its owner could read the new file.
         temporary.chmod(mode)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())

@@ -89,6 +89,6 @@ def _overlay(
     table = np.array([to_rgb(color) for color in colors])
     grey = pixels.mean(axis=2, keepdims=True)
     weight = np.where(np.isin(mask, data.forgotten), 0.8, 0.55)[..., None]
-    color = table[np.where(mask == IGNORED, len(table) - 1, mask)]
+    color = table[np.where(mask == IGNORED, len(table) - 1, mask.astype(np.int64))]
     mixed: NDArray[np.float64] = (1 - weight) * (0.5 * pixels + 0.5 * grey) + weight * color
     return mixed.clip(0, 1)
