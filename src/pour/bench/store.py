@@ -309,8 +309,9 @@ def load_store(path: str | Path) -> Store:
         return Store(path=source, cells=tuple(entry.cell for entry in content.cells), experiment=content.experiment)
     if not (source / CELLS).is_dir():
         raise UsageError(f"{source} holds no results; run pour bench --out {source} first.")
-    files = [file for file in sorted((source / CELLS).glob("forget-*/seed-*/*.json")) if not _is_beside(file)]
-    cells = {file.relative_to(source): _cell_in(file) for file in files}
+    files = sorted((source / CELLS).glob("forget-*/seed-*/*.json"))
+    beside = (".run.json", ".report.json")
+    cells = {file.relative_to(source): _cell_in(file) for file in files if not file.name.endswith(beside)}
     whole = {file: cell for file, cell in cells.items() if cell is not None and cell.key.path == file}
     return Store(
         path=source,
@@ -318,11 +319,6 @@ def load_store(path: str | Path) -> Store:
         experiment=read_experiment(source),
         damaged=tuple(file.as_posix() for file in cells if file not in whole),
     )
-
-
-def _is_beside(file: Path) -> bool:
-    """Return whether a file belongs to the cell of another file."""
-    return file.name.endswith((".run.json", ".report.json"))
 
 
 def _cell_in(file: Path) -> Cell | None:

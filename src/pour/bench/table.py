@@ -291,31 +291,32 @@ def _group(cell: Cell) -> Group:
 
 def _class_lines(results: _Results, requests: Sequence[tuple[int, ...]]) -> list[TableRow]:
     """Return the lines of each request, one request after the other."""
-    return [
-        _request_line(results, results.class_names(request), cells, "")
-        for request in requests
-        for cells in results.by_row(request).values()
-    ]
+    return [line for request in requests for line in _request_lines(results, request, "")]
 
 
 def _concept_lines(results: _Results, requests: Sequence[tuple[int, ...]]) -> list[TableRow]:
     """Return the lines of all concepts that were forgotten alone, of several at once, and of each concept."""
-    rows = results.by_row(*requests)
     single = sorted(request for request in requests if len(request) == 1)
     several = sorted((request for request in requests if len(request) > 1), key=lambda key: (len(key), key))
     sizes = [len(request) for request in several]
-    blocks: list[tuple[str, str, Sequence[tuple[int, ...]]]] = []
+    rows = results.by_row(*single)
+    lines = []
     if len(single) > 1:
-        blocks += [(f"each of {len({*single} & {cell.key.forget for cell in rows[row]})}", row, single) for row in rows]
+        for cells in rows.values():
+            label = f"each of {len({cell.key.forget for cell in cells})}"
+            lines.append(_request_line(results, label, cells, "forget"))
     for request in several:
         # A name is needed only among requests of the same size.
         names = f": {results.class_names(request)}" if sizes.count(len(request)) > 1 else ""
-        blocks += [(f"{len(request)} at once{names}", row, [request]) for row in rows]
-    blocks += [(results.class_names(request), row, [request]) for row in rows for request in single]
-    cells = [[cell for cell in rows[row] if cell.key.forget in own] for _, row, own in blocks]
-    return [
-        _request_line(results, label, own, "forget") for (label, _, _), own in zip(blocks, cells, strict=True) if own
-    ]
+        lines += _request_lines(results, request, "forget", f"{len(request)} at once{names}")
+    order = list(rows)
+    each = [line for request in single for line in _request_lines(results, request, "forget")]
+    return [*lines, *sorted(each, key=lambda line: order.index(line.cells[0].key.row))]
+
+
+def _request_lines(results: _Results, request: tuple[int, ...], group: Group, label: str = "") -> list[TableRow]:
+    name = label or results.class_names(request)
+    return [_request_line(results, name, cells, group) for cells in results.by_row(request).values()]
 
 
 def _request_line(results: _Results, label: str, cells: list[Cell], group: Group) -> TableRow:
@@ -582,20 +583,19 @@ def _above_other(measured: _Results, table: ResultTable, other: _Results, below:
         marks = f"One seed on either side: nothing says whether values of {path} differ."
     if not shared:
         marks = f"No value of these columns is in {path} too."
-    unlike = {
-        "in another precision": cell.precision != other_cell.precision,
-        "on other images": cell.data != other_cell.data,
-    }
-    names = [name for name, encoder in other_rows if not encoder]
-    own = {row.name: row for row in table.rows if not row.encoder}
-    absent = {"Not": [name for name in own if name not in names], "Only": [name for name in names if name not in own]}
+    names = [name for name, is_encoder in other_rows if not is_encoder]
+    own_names = [row.name for row in table.rows if not row.encoder]
+    absent = [name for name in own_names if name not in names]
+    additional = [name for name in names if name not in own_names]
     notes = [
         *table.notes,
         marks,
-        *(f"{path} ran {how}." for how, is_other in unlike.items() if is_other),
+        *([f"{path} ran in another precision."] if cell.precision != other_cell.precision else []),
+        *([f"{path} ran on other images."] if cell.data != other_cell.data else []),
         *(f"{path}: {note}" for note in below.notes if note not in table.notes),
         *(f"{row} ran with other options in {path}: {how}." for row, how in _other_options(measured, other).items()),
-        *(f"{word} in {path}: {', '.join(rows)}." for word, rows in absent.items() if rows),
+        *([f"Not in {path}: {', '.join(absent)}."] if absent else []),
+        *([f"Only in {path}: {', '.join(additional)}."] if additional else []),
     ]
     return replace(table, rows=tuple(rows), notes=tuple(notes))
 
