@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,13 +29,10 @@ from pour.cli.terminal import PlainWeights, open_model, show
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch import nn
+    from collections.abc import Sequence
 
     from pour.auditing.report import AuditReport
-    from pour.training.run import Run
-    from pour.training.tasks.task import Dataset, Task
+    from pour.report.pictures import Subject
 
 __all__ = ["audit"]
 
@@ -87,8 +84,8 @@ def audit(
         raise UsageError(f"--cache {cache} is a file; give a folder.")
     plain = PlainWeights.of(arch, mean, std, *files)
     task = get_task(find_task(data), **parse_settings(settings))
-    unread = {"--relearn": relearn, "--layers": layers, "--limit": limit}
     if not task.one_label:
+        unread = {"--relearn": relearn, "--layers": layers, "--limit": limit}
         refuse_unread(unread, f"for the task {task.name}")
     dataset = task.load(data, root)
     before, after, *opened = (open_model(path, plain, dataset) for path in files)
@@ -113,8 +110,12 @@ def audit(
         return
     if report is not None:
         result.save(report.with_suffix(".json"))
-        models = {"original": before, "unlearned": after, **dict(zip(("retrained",), opened, strict=False))}
-        _write_page(result, report, models, task, dataset, files, Run(seed=seed, device=device, progress=False))
+        from pour.report.pictures import Subject
+
+        models = {"original": before, "unlearned": after} | ({"retrained": opened[0]} if opened else {})
+        run = Run(seed=seed, device=device, progress=False)
+        subject = Subject(models=models, reports={"unlearned": result}, samples=task.split(dataset, "test"), run=run)
+        _write_page(result, report, task.name, subject, files)
     _tell(result, out, report, as_json=as_json, quiet=quiet)
 
 
@@ -122,20 +123,16 @@ def _check_targets(out: Path | None, report: Path | None, models: Sequence[Path]
     """Raise UsageError before any work if a file exists, cannot be written or belongs to an audited model."""
     # A JSON file next to a model describes its training.
     audited = {path.resolve() for model in models for path in (model, model.with_suffix(".json"))}
-    beside = [] if report is None else [report, report.with_suffix(".json")]
-    for target in [*([] if out is None else [out]), *beside]:
+    page = [] if report is None else [report, report.with_suffix(".json")]
+    targets = [*([] if out is None else [out]), *page]
+    if not targets:
+        refuse_unread({"--overwrite": overwrite}, "without --out or --report")
+    if report is not None and report in (out, page[1]):
+        raise UsageError(f"{report} cannot be both the page and the JSON; call the page of --report *.html.")
+    for target in targets:
         if target.resolve() in audited:
             raise UsageError(f"{target} is a file of an audited model; give the report another name.")
-    if out is None and report is None:
-        refuse_unread({"--overwrite": overwrite}, "without --out or --report")
-    if out is not None:
-        refuse_to_overwrite(out, overwrite=overwrite)
-    if report is None:
-        return
-    refuse_to_overwrite(report, overwrite=overwrite)
-    if report in (out, report.with_suffix(".json")):
-        raise UsageError(f"{report} cannot be both the page and the JSON; call the page of --report *.html.")
-    refuse_to_overwrite(report.with_suffix(".json"), overwrite=overwrite)
+        refuse_to_overwrite(target, overwrite=overwrite)
 
 
 def _tell(result: AuditReport, out: Path | None, report: Path | None, *, as_json: bool, quiet: bool) -> None:
@@ -151,24 +148,14 @@ def _tell(result: AuditReport, out: Path | None, report: Path | None, *, as_json
             typer.echo(path, err=as_json)
 
 
-def _write_page(
-    result: AuditReport,
-    path: Path,
-    models: Mapping[str, nn.Module],
-    task: Task[Any, Any],
-    dataset: Dataset,
-    files: list[Path],
-    run: Run,
-) -> None:
-    from pour.report.pictures import Subject, draw_gallery
+def _write_page(result: AuditReport, path: Path, task: str, subject: Subject, files: list[Path]) -> None:
+    from pour.report.pictures import draw_gallery
 
-    samples, reports = task.split(dataset, "test"), {"unlearned": result}
-    subject = Subject(models=models, reports=reports, samples=samples, run=run)
-    gallery = draw_gallery(task.name, subject)
+    gallery = draw_gallery(task, subject)
     pour.write_report(
         result,
         path,
-        history=pour.history(models["unlearned"]),
+        history=pour.history(subject.models["unlearned"]),
         figures=gallery.figures,
         embedding=gallery.embedding,
         command=shlex.join(["pour", *sys.argv[1:]]),
