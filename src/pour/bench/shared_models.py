@@ -69,8 +69,6 @@ class SharedModel:
     model: nn.Module
     digest: str
     """SHA-256 of its weights."""
-    data: str
-    """SHA-256 of the samples that the experiment had when the model was trained."""
 
 
 @dataclass
@@ -148,8 +146,6 @@ class SharedModels:
         version = self.version(key)
         if version not in self._checked:
             stored_model = self._stored(key)
-            if stored_model is not None and self.present_digest is not None:
-                self._check_samples(key, stored_model)
             self._checked[version] = None if stored_model is None else stored_model.digest
         return self._checked[version]
 
@@ -167,7 +163,6 @@ class SharedModels:
                 f"{self.out / key.path} is missing or damaged; every machine that works on the grid must see the same "
                 "folder --out. Start the same command again to train what is missing."
             )
-        self._check_samples(key, stored_model)
         return stored_model
 
     def train(self, key: ModelKey) -> None:
@@ -202,14 +197,8 @@ class SharedModels:
             "seed": key.seed + _SEED_OFFSET[key.role],
         }
 
-    def _check_samples(self, key: ModelKey, stored_model: SharedModel) -> None:
-        if stored_model.data != self.data_digest:
-            raise UsageError(
-                f"{self.out / key.path} was trained on other images than {self.experiment.dataset} has now; give "
-                "another folder --out, or remove its models."
-            )
-
     def _stored(self, key: ModelKey) -> SharedModel | None:
+        """Return a stored model, or None if its files do not suffice. Raise UsageError for other samples."""
         path = self.out / key.path
         try:
             stored = read(dict[str, Json], path.with_suffix(".json"))
@@ -220,8 +209,15 @@ class SharedModels:
         except (OSError, UsageError):
             # A model that is missing or unreadable is trained again.
             return None
-        stored_model = SharedModel(model, _digest(model), str(stored.get("data")))
-        return stored_model if stored_model.digest == stored.get("digest") else None
+        found_digest = _digest(model)
+        if found_digest != stored.get("digest"):
+            return None
+        if self.present_digest not in (None, stored.get("data")):
+            raise UsageError(
+                f"{path} was trained on other images than {self.experiment.dataset} has now; give another folder "
+                "--out, or remove its models."
+            )
+        return SharedModel(model, found_digest)
 
 
 def _digest(model: nn.Module) -> str:

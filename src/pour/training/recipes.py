@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import tomllib
+from pathlib import Path
 from typing import Any, Literal, SupportsIndex, get_args
 
 from pour._records import record
@@ -83,20 +85,11 @@ class Recipe:
         return dataclasses.replace(self, **{name: value for name, value in changes.items() if value is not None})
 
 
-RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe(name="fast", epochs=60),
-        Recipe(name="long", epochs=200),
-        Recipe(name="short", epochs=12, batch_size=128, lr=0.2),
-        Recipe(name="digits", epochs=25, batch_size=64, lr=0.1, weight_decay=5e-3, augment=False),
-        Recipe(name="head", epochs=80, optimizer="adamw", lr=0.03, weight_decay=0.0, schedule="cosine", augment=False),
-        Recipe(name="scenes", epochs=200, batch_size=16, optimizer="adamw", lr=1e-3, weight_decay=0.02, warmup=0.1),
-    )
+_FILE = Path(__file__).with_name("recipes.toml")
+RECIPES = {
+    name: Recipe(name=name, **settings) for name, settings in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()
 }
-"""``fast`` trains a CIFAR network in under a minute, ``long`` for stronger collapse, ``short`` a
-small one on a CPU, ``digits`` the demo's network,
-``head`` the head of a frozen backbone, ``scenes`` a segmentation network."""
+"""Recipes by name, from ``recipes.toml``."""
 
 
 def get_recipe(name: str) -> Recipe:
