@@ -49,4 +49,4 @@ __all__ = [
     "wilson",
 ]
 
-__getattr__ = lazy_names(__name__, {"LinearCKA": "pour.metrics.cka_metric"})
+__getattr__ = lazy_names(__name__, {"cka_metric": ["LinearCKA"]})
