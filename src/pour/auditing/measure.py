@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from pour.auditing.measurement import Reading
+from pour.auditing.measurement import Reading, combined
 from pour.errors import UsageError
 from pour.geometry.collapse import neural_collapse
 from pour.metrics.catalogue import list_metrics
@@ -170,12 +170,10 @@ class Measurer:
         return torch.cat(taken).sort().values
 
     def _linear_probe(self, model: Tapped, view: View) -> dict[str, Reading]:
-        probe = linear_probe(*_train_and_test(model, view), classes=model.forgotten)
-        return _probe_readings("probe_linear", probe, model)
+        return _probe_readings("probe_linear", linear_probe, model, view)
 
     def _knn_probe(self, model: Tapped, view: View) -> dict[str, Reading]:
-        probe = knn_probe(*_train_and_test(model, view), classes=model.forgotten, seed=self.seed)
-        return _probe_readings("probe_knn", probe, model)
+        return _probe_readings("probe_knn", partial(knn_probe, seed=self.seed), model, view)
 
     def _norms(self, model: Tapped, view: View) -> dict[str, Reading]:
         readings = {}
@@ -186,25 +184,19 @@ class Measurer:
 
 
 def aus_reading(original: Mapping[str, Reading], model: Mapping[str, Reading], suffix: str = "") -> Reading:
-    """Return AUS on the test split, or on the split of ``suffix``.
-
-    The errors of its two accuracies are independent, so their squares add up.
-    """
-    before, retain, forget = original[f"acc_r{suffix}"].value, model[f"acc_r{suffix}"], model[f"acc_f{suffix}"]
-    value = aus(before, retain.value, forget.value)
-    ends_r = [aus(before, end, forget.value) for end in retain.bounds]
-    ends_f = [aus(before, retain.value, end) for end in forget.bounds]
-    below = math.hypot(value - ends_r[0], value - ends_f[1])
-    above = math.hypot(ends_r[1] - value, ends_f[0] - value)
-    return Reading(value=value, low=value - below, high=value + above, n=retain.n)
+    """Return AUS on the test split, or on the split of ``suffix``."""
+    before = original[f"acc_r{suffix}"].value
+    return combined(partial(aus, before), model[f"acc_r{suffix}"], model[f"acc_f{suffix}"])
 
 
-def _probe_readings(name: str, probe: Probe, model: Tapped) -> dict[str, Reading]:
+def _probe_readings(name: str, probe: Callable[..., Probe], model: Tapped, view: View) -> dict[str, Reading]:
     labels = model.labels("test")
-    both = model.mask("test", "forget") | (labels == probe.nearest_class)
+    train = model.rows("train", view), model.labels("train")
+    result = probe(*train, model.rows("test", view), labels, classes=model.forgotten)
+    both = model.mask("test", "forget") | (labels == result.nearest_class)
     return {
-        name: Reading.of(probe.against_all, len(labels)),
-        f"{name}_nearest": Reading.of(probe.against_nearest, int(both.sum())),
+        name: Reading.of(result.against_all, len(labels)),
+        f"{name}_nearest": Reading.of(result.against_nearest, int(both.sum())),
     }
 
 
@@ -213,10 +205,6 @@ def accuracy_name(split: str, letter: str) -> str:
     if split == "test":
         return f"acc_{letter}"
     return f"acc_t{letter}" if split == "train" else f"acc_{letter}_{split}"
-
-
-def _train_and_test(model: Tapped, view: View) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return model.rows("train", view), model.labels("train"), model.rows("test", view), model.labels("test")
 
 
 def _jackknife(rows: Tensor, labels: Tensor, model: Tapped) -> dict[str, float]:

@@ -10,11 +10,11 @@ from pour.errors import PourError
 from pour.metrics.intervals import Z95
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pour.metrics.intervals import Estimate
 
-__all__ = ["Reading", "hull"]
+__all__ = ["Reading", "combined", "hull"]
 
 
 @record
@@ -93,3 +93,19 @@ def hull(readings: Sequence[Reading]) -> Reading | None:
         debiased=first.debiased,
         n=first.n,
     )
+
+
+def combined(function: Callable[..., float], *readings: Reading) -> Reading:
+    """Return a monotone function of readings. Their errors are independent, so the squares of the errors add up.
+
+    Example:
+        >>> combined(lambda x, y: x + y, Reading(value=1.0, low=0.7, high=1.3), Reading(value=2.0, low=1.6, high=2.4))
+        Reading(value=3.0, low=2.5, high=3.5, debiased=None, n=None)
+    """
+    values = [reading.value for reading in readings]
+    value = function(*values)
+    ends = [
+        [function(*values[:i], end, *values[i + 1 :]) for end in reading.bounds] for i, reading in enumerate(readings)
+    ]
+    below, above = (math.hypot(*(value - end(pair) for pair in ends)) for end in (min, max))
+    return Reading(value=value, low=value - below, high=value + above, n=readings[0].n)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, get_args
 
 from pour.auditing.measurement import Reading, hull
@@ -37,27 +38,15 @@ class LineBook:
 
     def _line(self, section: Section, name: str) -> Line:
         readings = self._readings[section, name]
+        unlearned, original = readings["unlearned"], readings.get("original")
+        retrained = hull([readings[role] for role in ("retrained", "retrained_second") if role in readings])
+        verdict = judge(name, unlearned, retrained, original, verdict_on=partial(self._verdict_on, section))
         return Line(
-            name=name,
-            section=section,
-            unlearned=readings["unlearned"],
-            original=readings.get("original"),
-            retrained=_of_all_retrained(readings),
-            verdict=self._verdict(section, name),
+            name=name, section=section, unlearned=unlearned, original=original, retrained=retrained, verdict=verdict
         )
 
-    def _verdict(self, section: Section, name: str) -> Verdict:
-        readings = self._readings[section, name]
-
-        def verdict_on(other: str) -> Verdict | None:
-            for place in (section, "scores"):
-                if "unlearned" in self._readings.get((place, other), ()):
-                    return self._verdict(place, other)
-            return None
-
-        retrained, original = _of_all_retrained(readings), readings.get("original")
-        return judge(name, readings["unlearned"], retrained, original, verdict_on=verdict_on)
-
-
-def _of_all_retrained(readings: Mapping[Role, Reading]) -> Reading | None:
-    return hull([readings[role] for role in ("retrained", "retrained_second") if role in readings])
+    def _verdict_on(self, section: Section, name: str) -> Verdict | None:
+        """Return the verdict on a metric of the same section, or of the scores; None without such a metric."""
+        places: tuple[Section, ...] = (section, "scores")
+        measured = [place for place in places if "unlearned" in self._readings.get((place, name), ())]
+        return self._line(measured[0], name).verdict if measured else None

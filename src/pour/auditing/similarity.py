@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from pour.auditing.measurement import Reading
+from pour.auditing.measurement import Reading, combined
 from pour.metrics.cka import linear_cka
 from pour.metrics.unlearning import rus
 
@@ -94,17 +96,13 @@ def _products(x: Tensor, y: Tensor) -> Tensor:
 
 
 def rus_reading(forget: Reading, retain: Reading, reference: Reference) -> Reading:
-    """Return the RUS of the CKA on both sides. Their errors are independent, so their squares add up."""
-    value = rus(forget.value, retain.value, reference=reference)
+    """Return the RUS of the CKA on both sides."""
+    score = partial(rus, reference=reference)
     debiased = None
     if forget.debiased is not None and retain.debiased is not None:
-        debiased = rus(forget.debiased, retain.debiased, reference=reference)
+        debiased = score(forget.debiased, retain.debiased)
     if forget.low is None or retain.low is None:
-        return Reading(value=value, debiased=debiased, n=forget.n)
-    ends_f = [rus(end, retain.value, reference=reference) for end in forget.bounds]
-    ends_r = [rus(forget.value, end, reference=reference) for end in retain.bounds]
-    below = math.hypot(value - min(ends_f), value - min(ends_r))
-    above = math.hypot(max(ends_f) - value, max(ends_r) - value)
-    return Reading(
-        value=value, low=max(0.0, value - below), high=min(1.0, value + above), debiased=debiased, n=forget.n
-    )
+        return Reading(value=score(forget.value, retain.value), debiased=debiased, n=forget.n)
+    reading = combined(score, forget, retain)
+    low, high = reading.bounds
+    return replace(reading, low=max(0.0, low), high=min(1.0, high), debiased=debiased)
