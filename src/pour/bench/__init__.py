@@ -61,4 +61,4 @@ __all__ = [
     "tune_experiment",
 ]
 
-__getattr__ = lazy_names("pour.bench", {name: f"pour.bench.{file}" for file, names in _NAMES.items() for name in names})
+__getattr__ = lazy_names("pour.bench", _NAMES)
