@@ -35,8 +35,8 @@ class AngleData:
     """Pairwise angles of rows in degrees, and those of random rows of the same number and width."""
 
     name: str
-    num_rows: int
-    width: int
+    shape: tuple[int, int]
+    """Number of rows and their width."""
     angles: NDArray[np.float64]
     """Angles of all pairs of rows except pairs with a zero row."""
     statistics: AngleStatistics | None
@@ -90,7 +90,7 @@ def draw_angles(data: tuple[AngleData, ...], *, theme: Theme = "light") -> Figur
         span = _span(data)
         words = []
         for axes, entry in zip(panels.flat, data, strict=True):
-            axes.set_title(plain_text(f"{entry.name}: {entry.num_rows:,} rows, {entry.width:,} wide", length=48))
+            axes.set_title(plain_text(f"{entry.name}: {entry.shape[0]:,} rows, {entry.shape[1]:,} wide", length=48))
             if entry.statistics is None:
                 style.empty_panel(axes, "fewer than two rows\nhave no angle")
                 continue
@@ -150,8 +150,7 @@ def _angles(name: str, rows: Tensor, seed: int) -> AngleData:
         control = torch.cat([pairwise_angles(random_centered_rows(count, width, generator)) for _ in range(draws)])
     return AngleData(
         name=name,
-        num_rows=count,
-        width=width,
+        shape=(count, width),
         angles=angles[~angles.isnan()].double().numpy(),
         statistics=statistics,
         control=control[~control.isnan()].double().numpy(),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
 
 from pour.errors import UsageError
 from pour.report.figures.style import FULL_WIDTH, ROLE_TITLES, ClassNames, Theme, drawing, finish, listed, plain_text
@@ -94,7 +95,7 @@ def draw_answers(data: AnswersData, *, theme: Theme = "light") -> Figure:
         names += [f"{data.hidden:,} others"] if data.hidden else []
         forgotten_places = [place for place, label in enumerate(data.labels) if label in data.forgotten]
         style.name_places(axes, names, forgotten_places, width=FULL_WIDTH - 0.7)
-        style.percent(axes.yaxis)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_xlim(-0.6, len(places) - 0.4)
         axes.set_ylabel("share of answers")
         axes.grid(axis="y")

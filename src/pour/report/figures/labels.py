@@ -6,6 +6,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 
 if TYPE_CHECKING:
@@ -54,12 +55,13 @@ def place_labels(
         for bar in ([(low[0], y), (high[0], y)], [(x, low[1]), (x, high[1])])
     ]
     frame = axes.get_window_extent()
+    halo = [withStroke(linewidth=2.0, foreground=style.background)]
     placed: list[Bbox] = []
     for i, (point, text, color) in enumerate(zip(points, texts, colors, strict=True)):
         options: dict[str, Any] = {
             "textcoords": "offset points",
             "fontsize": 7,
-            "path_effects": style.halo(),
+            "path_effects": halo,
             "zorder": 6,
         }
         label = axes.annotate(text, xy=tuple(point), xytext=(0, 0), color=color, annotation_clip=False, **options)
@@ -72,7 +74,8 @@ def place_labels(
             x = pixels[i, 0] + dx * (distance * scale + size.width / 2) - size.width / 2
             y = pixels[i, 1] + dy * (distance * scale + size.height / 2) - size.height / 2
             box = Bbox.from_bounds(x, y, size.width, size.height)
-            cost = sum(_overlap(box, other) for other in covered) + _outside(box, frame)
+            outside = float(box.width * box.height) - _overlap(box, frame)
+            cost = sum(_overlap(box, other) for other in covered) + outside
             if best is None or cost < best[0] - 1e-9:
                 best = (cost, distance, box)
             if best[0] == 0:
@@ -90,7 +93,3 @@ def place_labels(
 def _overlap(first: Bbox, second: Bbox) -> float:
     both = Bbox.intersection(first, second)
     return 0.0 if both is None else float(both.width * both.height)
-
-
-def _outside(box: Bbox, frame: Bbox) -> float:
-    return float(box.width * box.height) - _overlap(box, frame)

@@ -89,12 +89,13 @@ def _curve(name: str, losses: NDArray[np.float64]) -> LossCurve:
     finite = losses[: diverged[0]] if len(diverged) else losses
     parts = np.array_split(finite, min(_POINTS, len(finite))) if len(finite) else []
     ends = np.cumsum([len(part) for part in parts])
+    ranges = np.array([(math.fsum(part) / len(part), part.min(), part.max()) for part in parts]).reshape(-1, 3)
     return LossCurve(
         name=name,
         steps=np.array([end - (len(part) - 1) / 2 for end, part in zip(ends, parts, strict=True)], float),
-        mean=np.array([math.fsum(part) / len(part) for part in parts], float),
-        low=np.array([part.min() for part in parts], float),
-        high=np.array([part.max() for part in parts], float),
+        mean=ranges[:, 0],
+        low=ranges[:, 1],
+        high=ranges[:, 2],
         total=len(losses),
         diverged_at=int(diverged[0]) + 1 if len(diverged) else None,
     )

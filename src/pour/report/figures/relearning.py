@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
 from pour.errors import UsageError
 from pour.report.figures.style import FULL_WIDTH, ROLE_TITLES, Theme, drawing, finish
@@ -59,7 +59,7 @@ def draw_relearning(curves: Sequence[RelearningCurve], *, theme: Theme = "light"
             axes.xaxis.set_major_locator(FixedLocator(_distant(steps)))
             axes.xaxis.set_minor_locator(NullLocator())
             axes.xaxis.set_major_formatter("{x:,.0f}")
-            style.percent(axes.yaxis)
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
             axes.set(ylim=(-0.03, 1.03), xlabel="fine-tuning steps", xlim=(min(steps) - 0.04, max(steps) * 1.12))
             axes.grid(axis="y")
         panels[0].set_title("forgotten classes", color=style.forgotten)

@@ -20,8 +20,6 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import PercentFormatter
 
 from pour.errors import check_choice
 
@@ -151,10 +149,6 @@ class Style:
         """Write secondary text at a place in a panel, where (0, 0) is the lower left and (1, 1) the upper right."""
         axes.text(x, y, text, transform=axes.transAxes, fontsize=6.5, color=self.muted, **options)
 
-    def halo(self) -> list[withStroke]:
-        """Return path effects that keep text readable over lines and points."""
-        return [withStroke(linewidth=2.0, foreground=self.background)]
-
     def matrix(
         self, axes: Axes, shares: NDArray[np.float64], cell: Callable[[float], str] | None, size: float, **options: Any
     ) -> AxesImage:
@@ -198,10 +192,6 @@ class Style:
         axes.tick_params(axis="x", length=0)
         for place in forgotten:
             axes.get_xticklabels()[place].set(color=self.forgotten, fontweight="bold")
-
-    def percent(self, axis: Any) -> None:
-        """Label an axis of shares in percent."""
-        axis.set_major_formatter(PercentFormatter(1.0))
 
     def mark_row(self, axes: Axes, row: int, width: float) -> None:
         """Frame a row of a matrix in the colour of the forgotten classes."""

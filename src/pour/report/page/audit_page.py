@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pour._io import write_text
 from pour.errors import UsageError
-from pour.metrics.catalogue import SYMBOLS, find_metric, metrics_among
+from pour.metrics.catalogue import SYMBOLS, metrics_among
 from pour.report.page.cells import count_verdicts
 from pour.report.page.rendering import render
 
@@ -93,7 +93,6 @@ def write_report(
         report=report,
         runs=every,
         answers_of=_answers,
-        collapse_of=_collapse,
         occurring=count_verdicts(lines),
         glance=[metric for metric in definitions if metric.glance and metric.name in names],
         figures=_grouped(figures),
@@ -134,12 +133,6 @@ def _answers(report: AuditReport) -> dict[str, Any] | None:
     if max(rest) > 1e-9:
         rows.append(("all others", False, rest))
     return {"roles": list(shares), "rows": rows}
-
-
-def _collapse(report: AuditReport) -> dict[str, Any] | None:
-    roles = [role for role, values in report.collapse.items() if values]
-    names = list(dict.fromkeys(name for role in roles for name in report.collapse[role] if find_metric(name)))
-    return {"roles": roles, "names": names} if roles else None
 
 
 def _grouped(figures: Sequence[FigureSection]) -> list[list[FigureSection]]:

@@ -13,7 +13,7 @@ _TOKEN = re.compile(
 )
 _COMMANDS = {r"\frac": ("mfrac", 2), r"\sqrt": ("msqrt", 1), r"\bar": ("mover", 1)}
 _SUM = Markup("<mo>∑</mo>")
-_SPACE = Markup('<mspace width="0.2em"></mspace>')
+_CONSTANTS = {r"\sum": _SUM, "~": Markup('<mspace width="0.2em"></mspace>')}
 # A hyphen is shorter than a minus sign.
 _SIGNS = {"-": "\u2212"}
 
@@ -68,8 +68,8 @@ def _atom(source: str) -> tuple[Markup, str]:
     if match is None:
         raise ValueError("A formula ends where an index or an argument was expected.")
     rest = source[match.end() :]
-    if match["command"] == r"\sum":
-        return _SUM, rest
+    if match[0].strip() in _CONSTANTS:
+        return _CONSTANTS[match[0].strip()], rest
     if match["command"]:
         if match["command"] not in _COMMANDS:
             raise ValueError(f"A formula has the unknown command {match['command']}.")
@@ -90,5 +90,4 @@ def _atom(source: str) -> tuple[Markup, str]:
         if not rest.lstrip().startswith("}"):
             raise ValueError("A formula has an open brace.")
         return _element("mrow", inside), rest.lstrip()[1:]
-    sign = match["sign"]
-    return (_SPACE if sign == "~" else _element("mo", _SIGNS.get(sign, sign))), rest
+    return _element("mo", _SIGNS.get(match["sign"], match["sign"])), rest
