@@ -100,9 +100,7 @@ def gradcam(classes: Sequence[str] = NAMES) -> figures.GradCamData:
         labels=np.arange(count),
         classes=tuple(classes),
         forgotten=(1,),
-        before=maps,
-        after=after,
-        through_original=maps,
+        maps={"before": maps, "after": after, "through original": maps},
         projected=True,
     )
 

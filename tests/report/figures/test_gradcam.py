@@ -114,10 +114,10 @@ def test_a_projected_class_has_no_map_of_its_own_but_the_encoder_still_has_it(po
     )
     gone = data.labels == 1
     assert data.projected
-    assert (data.after[gone] == 0).all()
-    np.testing.assert_allclose(data.through_original, data.before)
-    assert data.before.max() <= 1
-    assert all(np.max([data.before[i], data.after[i]]) in (0, 1) for i in range(4))
+    assert (data.maps["after"][gone] == 0).all()
+    np.testing.assert_allclose(data.maps["through original"], data.maps["before"])
+    assert data.maps["before"].max() <= 1
+    assert all(np.max([data.maps["before"][i], data.maps["after"][i]]) in (0, 1) for i in range(4))
     figure = draw_gradcam(data)
     assert "zero by construction" in figure.get_supxlabel()
     assert [axes.get_title() for axes in figure.axes[:4]] == ["b", "b", "a", "c"]
@@ -131,7 +131,7 @@ def test_a_model_that_only_changed_its_encoder_gets_no_such_note(pooled: Pooled)
     assert not data.projected
     assert "zero by construction" not in draw_gradcam(data).get_supxlabel()
     # Its head is the original's, so its own score and the original's row ask the same.
-    np.testing.assert_allclose(data.after, data.through_original)
+    np.testing.assert_allclose(data.maps["after"], data.maps["through original"])
 
 
 def test_tokens_are_read_before_the_last_attention_when_a_class_token_is_the_feature() -> None:

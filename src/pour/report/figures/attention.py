@@ -21,7 +21,7 @@ from pour.report.figures.gradcam import find_map_layer, grad_cam, head_of
 from pour.report.figures.style import FULL_WIDTH, ClassNames, Theme, drawing, finish, plain_text, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["GradCamData", "draw_gradcam", "gradcam_data"]
 
 _MOST = 10
+_TITLES = ("image", "before", "after,\nown score", "after, original\nhead row")
 _PIXELS = 112
 # Smaller values are the rounding error of a score that is zero by construction.
 _ZERO = 1e-5
@@ -44,12 +45,13 @@ class GradCamData(ClassNames):
     """Images in [0, 1], (n, H, W, 3)."""
     labels: NDArray[np.int64]
     """Class of each image's maps, (n,)."""
-    before: Maps
-    """Maps of the original model, (n, h, w)."""
-    after: Maps
-    """Maps of the unlearned model's own score, (n, h, w). POUR-P makes that score constant, and its map zero."""
-    through_original: Maps
-    """Maps of the unlearned model's encoder with the original's head row, (n, h, w)."""
+    maps: Mapping[str, Maps]
+    """Three maps of each image, (n, h, w) each.
+
+    - ``before``: of the original model.
+    - ``after``: of the unlearned model's own score. POUR-P makes that score constant, and its map zero.
+    - ``through original``: of the unlearned model's encoder with the original's head row.
+    """
     projected: bool
     """Whether the unlearned model has a projector before its head."""
 
@@ -86,15 +88,14 @@ def gradcam_data(
     if int(labels.max()) >= len(classes):
         raise UsageError(f"labels hold {int(labels.max())}, but there are {len(classes)} class names.")
     layer = find_map_layer(unlearned, images, head=head)
-    maps = [
-        grad_cam(original, images, labels, head=head),
-        grad_cam(unlearned, images, labels, head=head, layer=layer),
-        grad_cam(unlearned, images, labels, rows=rows, head=head, layer=layer),
-    ]
-    values = [part.detach().cpu().double() for part in maps]
-    top = torch.stack([part.amax(dim=(1, 2)) for part in values]).amax(dim=0).clamp(min=1e-30)
-    scaled = [part / top[:, None, None] for part in values]
-    before, after, through = (torch.where(part < _ZERO, 0.0, part).numpy() for part in scaled)
+    maps = {
+        "before": grad_cam(original, images, labels, head=head),
+        "after": grad_cam(unlearned, images, labels, head=head, layer=layer),
+        "through original": grad_cam(unlearned, images, labels, rows=rows, head=head, layer=layer),
+    }
+    values = {name: part.detach().cpu().double() for name, part in maps.items()}
+    top = torch.stack([part.amax(dim=(1, 2)) for part in values.values()]).amax(dim=0).clamp(min=1e-30)
+    scaled = {name: part / top[:, None, None] for name, part in values.items()}
     pixels = to_unit(images.detach().cpu()).double().permute(0, 2, 3, 1).clamp(0, 1)
     if pixels.shape[3] not in (1, 3):
         pixels = pixels.mean(dim=3, keepdim=True)
@@ -103,9 +104,7 @@ def gradcam_data(
         labels=labels.cpu().numpy(),
         classes=tuple(classes),
         forgotten=tuple(sorted(forgotten)),
-        before=before,
-        after=after,
-        through_original=through,
+        maps={name: torch.where(part < _ZERO, 0.0, part).numpy() for name, part in scaled.items()},
         projected=isinstance(unlearned_head.module, ProjectedHead),
     )
 
@@ -116,14 +115,8 @@ def draw_gradcam(data: GradCamData, *, theme: Theme = "light") -> Figure:
     order = np.argsort(~is_forgotten, kind="stable")[:_MOST]
     if not len(order):
         raise UsageError("There are no images to draw maps of; give at least one.")
-    kinds = [
-        ("image", None),
-        ("before", data.before),
-        ("after,\nown score", data.after),
-        ("after, original\nhead row", data.through_original),
-    ]
     notes = ["The three maps of an image share one scale."]
-    if data.projected and is_forgotten.any() and np.all(data.after[is_forgotten] == 0):
+    if data.projected and is_forgotten.any() and np.all(data.maps["after"][is_forgotten] == 0):
         notes.append("A projected class's own map is zero by construction; the last row asks the encoder itself.")
     if len(order) < len(data.labels):
         notes.append(f"{len(order)} of {len(data.labels):,} images.")
@@ -135,15 +128,15 @@ def draw_gradcam(data: GradCamData, *, theme: Theme = "light") -> Figure:
             # Without ticks the layout is faster, although the axes are not visible.
             axes.set(xticks=[], yticks=[])
             axes.set_axis_off()
-        for axes, (title, _) in zip(grid[:, 0], kinds, strict=True):
+        for axes, title in zip(grid[:, 0], _TITLES, strict=True):
             style.small_text(axes, -0.1, 0.5, title, ha="right", va="center")
         for i, column in zip(order, grid.T, strict=True):
-            for axes, (_, maps) in zip(column, kinds, strict=True):
+            for axes, maps in zip(column, (None, *data.maps.values()), strict=True):
                 _draw_cell(axes, data.images[i], None if maps is None else maps[i])
             name = _two_lines(data.classes[data.labels[i]], max(6, int(cell * 17)))
             color = style.forgotten if is_forgotten[i] else style.text
             column[0].set_title(name, fontsize=6.5, color=color, pad=3)
-        peaks = [_peak(maps[is_forgotten]) for _, maps in kinds if maps is not None]
+        peaks = [_peak(maps[is_forgotten]) for maps in data.maps.values()]
         text = (
             f"Grad-CAM maps before and after forgetting {data.forgotten_words}, for {len(order)} images; on forgotten "
             f"ones the own map's peak goes from {peaks[0]:.2f} to {peaks[1]:.2f}, through the original's head row it "
