@@ -116,8 +116,9 @@ def audit(
     for model in models.values():
         check_data(model, channels=few.shape[1], names=audited.classes)
     heads = {role: _checked_head(model, role, audited, few, head, example) for role, model in models.items()}
-    for what in (["The relearn attack"] if relearn else []) + (["The comparison of layers"] if layers else []):
-        audited.splits(what)
+    for step, requested in (("The relearn attack", relearn), ("The comparison of layers", layers)):
+        if requested:
+            audited.splits(step)
     if cache is not None:
         audited.indexed("The cache names its files after the samples")
     join_processes()
