@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pour._io import existing_file
 from pour.data.classes import resolve_classes
 from pour.data.formats.image_files import images_in, open_image, read_pixels, reading
 from pour.data.formats.mosaic import read_class_names
@@ -139,10 +140,7 @@ def read_voc(folder: Path) -> SegmentationDataset:
     splits = {}
     for split, listing in (("train", "train"), ("test", "val")):
         file = folder / "ImageSets" / "Segmentation" / f"{listing}.txt"
-        try:
-            stems = file.read_text(encoding="utf-8").split()
-        except OSError as error:
-            raise UsageError(f"{file} cannot be read: {error.strerror}; the folder is incomplete.") from error
+        stems = existing_file(file).read_text(encoding="utf-8").split()
         pairs = tuple(
             (folder / "JPEGImages" / f"{stem}.jpg", folder / "SegmentationClass" / f"{stem}.png") for stem in stems
         )

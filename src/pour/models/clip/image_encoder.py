@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from pour.errors import UsageError
 from pour.models.networks.resnet import ResNet
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["ImageTextEncoder"]
 
@@ -23,9 +20,7 @@ class ImageTextEncoder(nn.Module):
 
     Args:
         width_of_text: Width d of the text embeddings.
-        mean: Channel means, CIFAR's by default.
-        std: Channel deviations.
-        resnet: Options of :class:`~pour.models.networks.resnet.ResNet`: width, blocks, in_channels.
+        resnet: Options of :class:`~pour.models.networks.resnet.ResNet`: width, blocks, in_channels, mean, std.
 
     Example:
         >>> import torch
@@ -33,18 +28,11 @@ class ImageTextEncoder(nn.Module):
         torch.Size([2, 384])
     """
 
-    def __init__(
-        self,
-        width_of_text: int,
-        *,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-        **resnet: Any,
-    ) -> None:
+    def __init__(self, width_of_text: int, **resnet: Any) -> None:
         super().__init__()
         if width_of_text < 2:
             raise UsageError(f"Text embeddings need at least 2 dimensions, but have {width_of_text}.")
-        tower = ResNet(2, mean=mean, std=std, **resnet)
+        tower = ResNet(2, **resnet)
         features = tower.head.in_features
         # The tower ends in its pooled features. The projection into the text space is another layer.
         tower.head = nn.Identity()  # type: ignore[assignment]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 
 from pour.errors import UsageError, check_choice
 from pour.geometry.eraser import Eraser
@@ -100,8 +99,6 @@ class ProjectedHead(nn.Module):
         super().__init__()
         if not isinstance(head, nn.Linear | nn.Conv2d) or not is_head_layer(head):
             raise UsageError(f"A head must be nn.Linear or a 1x1 nn.Conv2d without groups, not {head}.")
-        if isinstance(head.weight, UninitializedParameter):
-            raise UsageError("The head has no weights yet; run the model once on an example before forgetting.")
         check_choice("forgotten_logit", forgotten_logit, get_args(ForgottenLogit))
         self.projector: Projector | Eraser = projector
         self.head: nn.Linear | nn.Conv2d = head
