@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
-    "SYMBOLS",
     "Better",
     "Compute",
     "Meaning",
@@ -47,17 +46,6 @@ Meaning = Literal["leak", "destroyed", "loss", "better", "towards original", "de
 
 Compute: TypeAlias = "Callable[[Tensor, Tensor, Tensor, tuple[int, ...]], float]"
 """Function from the features (n, d), class scores (n, C) and labels (n,) of test samples and the forgotten classes."""
-
-SYMBOLS = (
-    "D is a set of images, with index r for the retained and f for the forgotten classes. It contains test images "
-    "unless an index t or the word train refers to training images. z(x) are features, and Z is the centred matrix of "
-    "the features of a set, one row per image. w are the head's rows, μ the class means, and m the centred class "
-    "means. o is the original model, r the retrained model, u the unlearned model. P and Q are unlearned and retrained "
-    "features, k is a Gaussian kernel, H the harmonic mean, C the number of classes, and p(x) the answer over the "
-    "retained classes. 1[...] is 1 if the condition holds and 0 otherwise. P[...] is a share of images. A bar and E "
-    "are means over all pairs. Intervals cover 95 % over the draw of the images."
-)
-"""Explanation of the symbols in the formulas."""
 
 
 @dataclass(frozen=True, kw_only=True)

