@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from pour.bench import make_table, render
+from pour.bench import make_table, read_store, render
 from pour.bench.rows import methods_of
 from pour.bench.table import other_options
 
@@ -167,7 +167,7 @@ def _is_of(note: str, rows: set[str]) -> bool:
 def repeat_table() -> list[str]:
     """CIFAR-10's two runs: how far apart the means of equal rows are, and which moved by more than two points."""
     stores = grid("cifar10"), grid("cifar10-earlier")
-    table, other = make_table(stores[0], against=stores[1]), other_options(*stores)
+    table, other = make_table(stores[0], against=stores[1]), other_options(*map(read_store, stores))
     pairs = [
         (row, before)
         for row, before in pairwise(table.rows)

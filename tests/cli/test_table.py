@@ -54,6 +54,6 @@ def test_classes_side_by_side(tmp_path):
 def test_stores_of_other_kinds_are_not_set_above_each_other(tmp_path):
     results = ROOT / "results"
     for other in ("zeroshot", "camvid"):
-        assert "give results of the same experiment" in refusal(
+        assert "; give another folder" in refusal(
             "table", results / "cifar100.json.gz", "--against", results / f"{other}.json.gz"
         )

@@ -203,11 +203,9 @@ def make_table(
     if against is None or against == "paper":
         return _one_table(measured, forget, columns, paper=against == "paper")
     other = _load(against)
-    if measured.subject != other.subject:
-        raise UsageError(
-            f"{results} is of {measured.subject}, and {against} of {other.subject}: give results of the same "
-            "experiment."
-        )
+    setup = measured.cells[0].setup
+    settings = {name: setup.get(name) for name in SAME_IN_ALL_CELLS}
+    refuse_other(other.path, {"name": other.subject, **other.cells[0].setup}, settings)
     table = _one_table(measured, forget, columns)
     return _above_other(measured, table, other, _one_table(other, forget, [column.key for column in table.columns]))
 
@@ -559,8 +557,6 @@ def _above_other(measured: _Results, table: ResultTable, other: _Results, below:
     Of many values, some differ by more than two deviations by chance.
     """
     path, cell, other_cell = str(other.path), measured.cells[0], other.cells[0]
-    settings = {name: cell.setup.get(name) for name in SAME_IN_ALL_CELLS}
-    refuse_other(other.path, {"name": other.subject, **other_cell.setup}, settings)
     other_rows = {(row.name, row.encoder): row for row in below.rows}
     rows: list[TableRow] = []
     shared = compared = different = 0
@@ -587,26 +583,23 @@ def _above_other(measured: _Results, table: ResultTable, other: _Results, below:
     own_names = [row.name for row in table.rows if not row.encoder]
     absent = [name for name in own_names if name not in names]
     additional = [name for name in names if name not in own_names]
+    options = other_options(measured.cells, other.cells)
     notes = [
         *table.notes,
         marks,
         *([f"{path} ran in another precision."] if cell.precision != other_cell.precision else []),
         *([f"{path} ran on other images."] if cell.data != other_cell.data else []),
         *(f"{path}: {note}" for note in below.notes if note not in table.notes),
-        *(f"{row} ran with other options in {path}: {how}." for row, how in _other_options(measured, other).items()),
+        *(f"{row} ran with other options in {path}: {how}." for row, how in options.items()),
         *([f"Not in {path}: {', '.join(absent)}."] if absent else []),
         *([f"Only in {path}: {', '.join(additional)}."] if additional else []),
     ]
     return replace(table, rows=tuple(rows), notes=tuple(notes))
 
 
-def other_options(results: str | Path, other: str | Path) -> dict[str, str]:
+def other_options(cells: Iterable[Cell], other: Iterable[Cell]) -> dict[str, str]:
     """Return the rows that ran with other options in the second results, and these options."""
-    return _other_options(_load(results), _load(other))
-
-
-def _other_options(results: _Results, other: _Results) -> dict[str, str]:
-    pair = [{cell.key.row: cell.setup["options"] for cell in each.cells} for each in (results, other)]
+    pair = [{cell.key.row: cell.setup["options"] for cell in each} for each in (cells, other)]
     changed: dict[str, list[str]] = {}
     for row in sorted(pair[0].keys() & pair[1].keys()):
         first, second = (options[row] for options in pair)
