@@ -11,7 +11,6 @@ from pour._records import record
 from pour.auditing.features import Role, Side
 from pour.data.draws import stratified_rows
 from pour.errors import UsageError
-from pour.metrics.heatmap import cka_heatmap
 from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
 from pour.models.modes import evaluating
@@ -66,6 +65,8 @@ def layer_maps(
         heads: Dotted names of the models' heads; other heads are found.
         seed: Fixes the choice of images.
     """
+    from pour.metrics.heatmap import cka_heatmap
+
     maps = []
     compared = {role: model for role, model in models.items() if role != "retrained_second"}
     for side, samples in sides.items():

@@ -15,7 +15,6 @@ from pour.auditing.layers import LayerMap
 from pour.auditing.measurement import Reading
 from pour.auditing.relearning import RelearningCurve
 from pour.auditing.summary import summarise
-from pour.auditing.terminal import as_text, comparison_table, report_tables
 from pour.auditing.verdict import Verdict
 from pour.errors import UsageError
 from pour.metrics.catalogue import metric_of
@@ -218,10 +217,14 @@ class AuditReport:
         return read(cls, path)
 
     def __rich__(self) -> RenderableType:
+        from pour.auditing.terminal import report_tables
+
         return report_tables(self)
 
     def __str__(self) -> str:
-        return as_text(report_tables(self))
+        from pour.auditing.terminal import as_text
+
+        return as_text(self.__rich__())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,10 +260,14 @@ class Comparison:
     """Whether both reports have the same classes and the same numbers of images."""
 
     def __rich__(self) -> RenderableType:
+        from pour.auditing.terminal import comparison_table
+
         return comparison_table(self)
 
     def __str__(self) -> str:
-        return as_text(comparison_table(self))
+        from pour.auditing.terminal import as_text
+
+        return as_text(self.__rich__())
 
 
 def _key(line: Line) -> str:
