@@ -11,7 +11,7 @@ import os
 import reprlib
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform, overload
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform
 
 from pour._io import existing_file
 from pour.errors import PourError, UsageError
@@ -62,31 +62,15 @@ Json = Annotated[Any, _JsonSchema()]
 """Type of a field that may be any JSON value, with finite numbers. Use it only if the keys are those of others."""
 
 
-@overload
-def record(kind: type[T]) -> type[T]: ...
-
-
-@overload
-def record(
-    *, version: str | None = None, derived: Sequence[str] = (), complete: bool = False, kw_only: bool = True
-) -> Callable[[type[T]], type[T]]: ...
-
-
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
 def record(
-    kind: type[T] | None = None,
-    *,
-    version: str | None = None,
-    derived: Sequence[str] = (),
-    complete: bool = False,
-    kw_only: bool = True,
-) -> type[T] | Callable[[type[T]], type[T]]:
-    """Make a class a record: a frozen dataclass of which :func:`decode` checks the types and refuses unknown keys.
+    *, version: str | None = None, derived: Sequence[str] = (), complete: bool = False, kw_only: bool = True
+) -> Callable[[type[T]], type[T]]:
+    """Class decorator: make the class a record, which is a frozen dataclass.
 
-    Every dataclass inside a record is a record too. Ruff leaves the imports of its annotations at run time.
+    :func:`decode` checks the types of its fields and refuses unknown keys. Every dataclass inside a record is a record too. Ruff leaves the imports of its annotations at run time.
 
     Args:
-        kind: Class with annotated fields.
         version: Field with the version of the format. The default of the field is the newest version.
         derived: Properties that :func:`encode` adds for other programs. :func:`decode` ignores them.
         complete: Refuse a file that lacks a field, also if the field has a default.
@@ -113,7 +97,7 @@ def record(
             return kind  # a task, which another package wrote as a dataclass
         return dataclasses.dataclass(kind, frozen=True, kw_only=kw_only)
 
-    return mark if kind is None else mark(kind)
+    return mark
 
 
 def read(kind: type[T], path: str | os.PathLike[str]) -> T:

@@ -33,7 +33,7 @@ METRICS: tuple[BoundMetric, ...] = ("mmd", "energy", "sliced-wasserstein-1")
 _IMAGES = 2000
 
 
-@record
+@record()
 class Discrepancy:
     """K(P, Q) of unlearned features P and retrained features Q with its terms; see ``decompose_discrepancy``.
 

@@ -28,7 +28,7 @@ __all__ = ["LayerMap", "layer_maps"]
 _IMAGES = 256
 
 
-@record
+@record()
 class LayerMap:
     """CKA between every layer of the unlearned model and every layer of a reference."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Reading", "combined", "hull"]
 
 
-@record
+@record()
 class Reading:
     """A value, its 95 % interval over images if there are enough of them, and the number of images.
 

@@ -68,7 +68,7 @@ class Relearning:
             )
 
 
-@record
+@record()
 class RelearningCurve:
     """Accuracy on test images after each number of steps."""
 

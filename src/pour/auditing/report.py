@@ -33,7 +33,7 @@ Section = Literal["scores", "features", "raw"]
 """Measured values: the scores, the features before the head, or the encoder's features before a projector."""
 
 
-@record
+@record()
 class Line:
     """One metric of the unlearned model, the original and a retrained model."""
 
@@ -54,7 +54,7 @@ class Line:
         metric_of(self.name)
 
 
-@record
+@record()
 class AuditedModel:
     """One of the models of an audit."""
 
@@ -68,7 +68,7 @@ class AuditedModel:
     """Whether the model has a projector before its head."""
 
 
-@record
+@record()
 class AuditedData:
     """Data of an audit."""
 

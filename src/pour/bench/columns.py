@@ -26,7 +26,7 @@ _LATEX_SPECIAL = str.maketrans(
 )
 
 
-@record
+@record()
 class TableLayout:
     """Arrangement of an experiment's table."""
 

@@ -141,7 +141,7 @@ class Experiment(_Keys):
         )
 
 
-@record
+@record()
 class ExperimentFile(_Keys):
     """Content of an experiment's TOML file. A relative path begins at the folder of the file."""
 

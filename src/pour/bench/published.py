@@ -41,7 +41,7 @@ class Published:
     std: float | None
 
 
-@record
+@record()
 class PaperTable:
     """Table of methods on one dataset."""
 
@@ -59,7 +59,7 @@ class PaperTable:
     """Difference between the paper's setting and pour's."""
 
 
-@record
+@record()
 class Examples:
     """Classes that the paper forgets from one model of a task, before and after."""
 
@@ -77,7 +77,7 @@ class Examples:
         return f"{self.label}: {self.note}" if alike else f"{self.label}: {self.note} {self.otherwise}"
 
 
-@record
+@record()
 class _Paper:
     """Content of ``published.json``."""
 

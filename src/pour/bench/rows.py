@@ -74,7 +74,7 @@ def check_row_name(name: str) -> None:
         )
 
 
-@record
+@record()
 class Row:
     """One line of the table: a method with its options, or a trained model.
 
@@ -110,7 +110,7 @@ class Row:
         return {} if self.method is None else make_method(self.method, **self.options).stored_options()
 
 
-@record
+@record()
 class _OfDataset:
     """Options of rows that one dataset changes."""
 
@@ -127,7 +127,7 @@ class _OfDataset:
     """Options by method without optimisation and row."""
 
 
-@record
+@record()
 class _RowData:
     """Content of ``rows.toml``."""
 
@@ -270,7 +270,7 @@ def common_options(method: type[IterativeMethod], dataset: str) -> dict[str, Any
     return {**dict.fromkeys(method.rate_options, special.common_rate), **data.common, **read_options(changes)}
 
 
-@record
+@record()
 class ShippedOptions:
     """Options that tuning chose for a method, and the origin of the choice."""
 

@@ -27,7 +27,7 @@ _KEPT = 0.01
 _ENOUGH = 0.99
 
 
-@record
+@record()
 class Trial:
     """One setting and its measurements."""
 
@@ -46,7 +46,7 @@ class Trial:
     seconds: float = 0.0
 
 
-@record
+@record()
 class TuningResult:
     """The trials of a method and the chosen one, as ``result.json`` contains them."""
 

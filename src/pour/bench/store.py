@@ -111,7 +111,7 @@ def forget_name(forget: tuple[int, ...]) -> str:
     return "forget-" + "-".join(map(str, forget))
 
 
-@record
+@record()
 class Cell:
     """Result of one row for one seed and one request, with all that is needed to compute it again.
 
@@ -164,7 +164,7 @@ class Cell:
         return CellKey(tuple(self.setup["forgotten"]), self.setup["seed"], self.setup["row"])
 
 
-@record
+@record()
 class StoredExperiment:
     """Content of ``experiment.json``: the settings that all cells share, and the arrangement of the table."""
 
@@ -207,7 +207,7 @@ class StoredExperiment:
             raise UsageError(f"{source} holds results of {self.name}, not of {expected}; give another folder or file.")
 
 
-@record
+@record()
 class StoredCell:
     """Cell with the files beside it."""
 

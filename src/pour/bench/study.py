@@ -54,7 +54,7 @@ _METRIC = "energy"
 _IMAGES = 2000
 
 
-@record
+@record()
 class ClassSeparation:
     """One class: its distance from the others in the original, and the cost of forgetting it."""
 
@@ -74,7 +74,7 @@ class ClassSeparation:
     (``rate_factor``). None if the method diverged with every factor."""
 
 
-@record
+@record()
 class SeparationStudy:
     """All classes of a dataset, each forgotten on its own."""
 

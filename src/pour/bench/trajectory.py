@@ -33,7 +33,7 @@ _ALIGNMENT_IMAGES = 5000
 _ABSENT = ("metric", "view", "original", "floor", "epsilon", "decision")
 
 
-@record
+@record()
 class Look:
     """Measurements after some optimisation steps."""
 
@@ -47,7 +47,7 @@ class Look:
     """Values by metric: alpha, beta, total, bounds and terms, see :class:`pour.auditing.distance.Discrepancy`."""
 
 
-@record
+@record()
 class Trajectory:
     """Measurements of one method before, during and after its training."""
 

@@ -29,7 +29,7 @@ _HEADER = "pour"
 _SEAL = "pour_sha256"
 
 
-@record
+@record()
 class Projection:
     """A projector in front of a head, or behind the layer of an image embedding."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["HistoryEntry", "add_entry", "forgotten_before", "history"]
 
 
-@record
+@record()
 class HistoryEntry:
     """One step in a model's history: the forgotten classes, the method, and the digests before and after.
 

@@ -15,7 +15,7 @@ from pour.training.schedule import Schedule
 __all__ = ["RECIPES", "Recipe", "get_recipe"]
 
 
-@record
+@record()
 class Recipe:
     """Settings of a training.
 

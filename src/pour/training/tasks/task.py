@@ -441,7 +441,7 @@ def register_task(task: TaskT) -> TaskT:
     # Defining the same class again, as in a notebook, replaces it.
     if other is not None and (other.__module__, other.__qualname__) != (task.__module__, task.__qualname__):
         raise UsageError(f"There is already a task {task.name!r}, in {other.__module__}; choose another name.")
-    _TASKS[task.name] = record(task)
+    _TASKS[task.name] = record()(task)
     return task
 
 
