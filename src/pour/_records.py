@@ -68,7 +68,8 @@ def record(
 ) -> Callable[[type[T]], type[T]]:
     """Class decorator: make the class a record, which is a frozen dataclass.
 
-    :func:`decode` checks the types of its fields and refuses unknown keys. Every dataclass inside a record is a record too. Ruff leaves the imports of its annotations at run time.
+    :func:`decode` checks the types of its fields and refuses unknown keys. Every dataclass inside a record is a record
+    too. Ruff leaves the imports of its annotations at run time.
 
     Args:
         version: Field with the version of the format. The default of the field is the newest version.
