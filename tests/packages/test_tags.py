@@ -102,3 +102,37 @@ def test_tune(tags: Installed, tmp_path: Path) -> None:
     scores = [trial["forget_accuracy"] for trial in result["trials"] if trial["failed"] is None]
     assert len(scores) >= 8
     assert all(0 <= score <= 1 for score in scores)
+
+
+MULTI_LABEL = """
+import warnings
+
+import pour
+import pytest
+import torch
+from pour.errors import UsageError
+from pour.training import get_task
+from pour.unlearning import ForgetRequest
+
+warnings.simplefilter("ignore")
+task = get_task("tags")
+dataset = task.load("digit-tags")
+torch.manual_seed(0)
+model = task.build("resnet-digits", dataset)
+train = dataset.splits["train"]
+for method, options in [("pour-d", {"steps": 3}), ("pour-d", {"steps": 3, "direction": "means"}), ("delete", {})]:
+    options = {"epochs": 1} | options if method == "delete" else options
+    for classes in ([2], [0, 1]):
+        prepared = ForgetRequest(classes=classes, **task.request_fields("resnet-digits", dataset, tuple(classes)))
+        states = []
+        for request in (prepared, ForgetRequest(classes=classes, forget=train, mirrors=False)):
+            forgotten = pour.unlearn(model, request, method=method, device="cpu", progress=False, **options)
+            states.append(forgotten.state_dict())
+        assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+with pytest.raises(UsageError, match=r"have the shape \\(1442, 4\\); give one label per image"):
+    pour.unlearn(model, classes=[2], forget=train, retain=train.without([2]), method="finetune", device="cpu")
+"""
+
+
+def test_methods_forget_the_images_with_a_tag(tags: Installed, tmp_path: Path) -> None:
+    tags.run(MULTI_LABEL, tmp_path)

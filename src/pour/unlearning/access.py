@@ -11,7 +11,6 @@ import torch
 from pour.data.dataset import ImageSplit
 from pour.data.draws import rows_per_class
 from pour.data.samples import as_samples, checked_batch, first_batch, is_indexed
-from pour.data.scenes import Scenes
 from pour.errors import UsageError
 from pour.models.tap import to_unit
 from pour.training.loop import Epochs, is_epochs
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from pour.data.samples import Batches, IndexedSamples
     from pour.training.run import Run
 
-__all__ = ["Images", "first_batches"]
+__all__ = ["Images", "first_batches", "is_pixelwise"]
 
 _EVALUATION_BATCH = 1000
 _FEW = 100
@@ -53,14 +52,14 @@ class Images:
     ) -> None:
         self._source = cast("Any", source if is_epochs(source) else as_samples(source))
         self._mirrors = mirrors
-        rule = rule or LabelRule()
         if self._has_labels:
             if not len(self._source):
                 raise UsageError("The request holds a split without images; check the classes to forget.")
-            rule.check(self._source.labels)
+            if rule is not None:
+                rule.check(self._source.labels)
         # Loaders of pour return int64 labels. A check of them would make the host wait for the GPU.
         elif not is_indexed(self._source) and not is_epochs(source):
-            self._source = UserBatches(self._source, rule)
+            self._source = UserBatches(self._source, rule or LabelRule())
 
     @property
     def from_user(self) -> bool:
@@ -70,7 +69,7 @@ class Images:
     @property
     def _has_labels(self) -> bool:
         """Whether each sample has one label that can be read without the image."""
-        return is_indexed(self._source) and not isinstance(self._source, Scenes)
+        return is_indexed(self._source) and not is_pixelwise(self._source)
 
     def training(
         self, run: Run, *, batch_size: int, augment: bool = True, salt: int = 0, full: bool = False
@@ -138,7 +137,7 @@ class Images:
         Later readings return the same batches as without this call.
         """
         loader = self._source.batches if isinstance(self._source, UserBatches) else self._source
-        limit = min(count, _FEW_SCENES) if isinstance(self._source, Scenes) else count
+        limit = min(count, _FEW_SCENES) if is_pixelwise(self._source) else count
         return first_batch(self._source, limit, loader=loader)[0]
 
     def check_unit(self, method: str) -> None:
@@ -193,6 +192,11 @@ class Images:
 
     def _take(self, rows: LabelArray) -> Images:
         return Images(self._source.take(rows), mirrors=self._mirrors)
+
+
+def is_pixelwise(source: object) -> bool:
+    """Return whether ``source`` are indexed samples whose labels belong to pixels, some of which can be hidden."""
+    return is_indexed(source) and hasattr(type(source), "only")
 
 
 def first_batches(batches: Iterable[tuple[Tensor, Tensor]], limit: int, run: Run) -> list[tuple[Tensor, Tensor]]:

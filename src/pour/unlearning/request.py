@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import torch
+
 from pour.data.dataset import ImageSplit
 from pour.data.samples import as_samples, is_indexed
-from pour.data.scenes import Scenes
 from pour.errors import PourError, UsageError
 from pour.training.recipes import Recipe, get_recipe
-from pour.unlearning.access import Images
+from pour.training.tasks.task import get_task, task_of_labels
+from pour.unlearning.access import Images, is_pixelwise
 from pour.unlearning.user_batches import LabelRule
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     from pour.data.classes import ClassRequest
     from pour.data.samples import Batches, IndexedSamples
+    from pour.data.scenes import Scenes
     from pour.data.splits import Splits
     from pour.models.clip.texts import TextEncoder
 
@@ -105,7 +109,7 @@ class ForgetRequest:
     @property
     def pixelwise(self) -> bool:
         """Whether labels belong to pixels."""
-        return isinstance(self.forget, Scenes)
+        return is_pixelwise(self.forget)
 
     @property
     def channels(self) -> int | None:
@@ -176,9 +180,32 @@ class ForgetRequest:
             "validation": LabelRule("The validation images", num_classes, unwanted=earlier),
         }
         request = self if classes is None else replace(self, classes=tuple(classes))
-        if classes is not None and isinstance(self.forget, Scenes):
-            request = replace(request, forget=self.forget.containing(classes).only(classes))
+        if classes is not None and self.forget is not None and "forget" in needs:
+            request = replace(request, forget=_showing(self.forget, classes))
         return Granted(request, needs, name, rules)
+
+
+def _showing(source: Any, classes: Collection[int]) -> Any:
+    """Return samples with several labels each as methods read them; other images stay as they are.
+
+    Only images that show one of ``classes`` are returned. In a scene, all other pixels become void. An image with
+    several classes gets one label, the first of ``classes`` that it shows.
+    """
+    if is_pixelwise(source):
+        return source.containing(classes).only(classes)
+    samples = as_samples(source)
+    if not is_indexed(samples) or samples.labels.ndim == 1:
+        return samples
+    labels = torch.as_tensor(samples.labels)
+    try:
+        task = get_task(task_of_labels(labels))
+    except UsageError:
+        # The rule for the labels refuses them.
+        return samples
+    rows = task.rows(torch.empty(len(labels), 0), labels)
+    matches = np.flatnonzero(np.isin(rows.labels.numpy(), list(classes)))
+    images, first = np.unique(rows.samples.numpy()[matches], return_index=True)
+    return ImageSplit(samples.take(images).images, rows.labels.numpy()[matches[first]])
 
 
 class Granted:

@@ -39,6 +39,11 @@ class LabelRule:
 
     def check(self, labels: Tensor | LabelArray) -> None:
         """Raise UsageError for the first forbidden label. Warn about a label of a class forgotten earlier."""
+        if labels.ndim != 1:
+            raise UsageError(
+                f"The labels have the shape {tuple(labels.shape)}; give one label per image, or pass scenes "
+                "for labels of pixels (pour.ForgetRequest.of_scenes)."
+            )
         for label in np.unique(np.asarray(torch.as_tensor(labels).cpu())).tolist():
             if self.num_classes is not None and not 0 <= label < self.num_classes:
                 raise UsageError(
@@ -91,11 +96,6 @@ class UserBatches:
             )
         if labels.shape[1:] == (1,):
             labels = labels.squeeze(1)
-        if labels.ndim != 1:
-            raise UsageError(
-                f"The labels of a batch have the shape {tuple(labels.shape)}; give one label per image, or pass scenes "
-                "for labels of pixels (pour.ForgetRequest.of_scenes)."
-            )
         if not len(labels):
             raise UsageError("A batch holds no image; leave empty batches out.")
         labels = labels.to(torch.int64)
