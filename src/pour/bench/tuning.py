@@ -22,11 +22,11 @@ from pour._progress import ProgressBar
 from pour._records import encode, read, record
 from pour.bench.cell import attempt, make_iterative
 from pour.bench.executors import crew
-from pour.bench.grid import requests_of
+from pour.bench.grid import claim, requests_of
 from pour.bench.rows import starting_options
 from pour.bench.selection import Rule, Trial, TuningResult, beyond, choose
 from pour.bench.shared_models import ModelKey, SharedModels
-from pour.bench.store import model_facts, refuse_other
+from pour.bench.store import refuse_other
 from pour.errors import UsageError
 from pour.metrics.unlearning import aus
 from pour.models.card import architecture
@@ -347,12 +347,9 @@ def tune_experiment(
     names = _methods(shared.experiment, methods)
     _check_batch_norm(folder, batch_norm)
     classes = _classes(shared, forget, seed)
-    original = ModelKey(seed, "original")
-    identity = {name: value for name, value in shared.identity(original).items() if name not in ("seed", "without")}
-    for facts in model_facts(folder):
-        # Trials on another network belong in another folder.
-        refuse_other(folder, {**facts, "name": shared.experiment.name}, identity)
-    shared.train(original)
+    # Trials on another network belong in another folder.
+    claim(shared)
+    shared.train(ModelKey(seed, "original"))
     # Several processes would draw over each other's progress bars, so one bar counts their methods.
     run = Run(
         seed=seed, device=shared.device, precision=shared.precision, progress=progress and jobs == 1, compile=compile
