@@ -103,7 +103,7 @@ def test_one_array_is_not_a_dataset(tmp_path):
     (tmp_path / "one.npy").rename(tmp_path / "one.npz")
     with pytest.raises(UsageError, match=r"one.npz"):
         load_dataset(str(tmp_path / "one.npz"))
-    with pytest.raises(UsageError, match="does not exist"):
+    with pytest.raises(UsageError, match="There is no file"):
         load_dataset(str(tmp_path / "none.npz"))
 
 
