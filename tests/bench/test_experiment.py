@@ -159,7 +159,7 @@ def test_options_of_another_network_are_not_taken(tmp_path: Path, monkeypatch: p
     assert tuned_row("delete", "cifar10", architecture="resnet18").options["lr"] == 0.5
     untuned = tuned_row("delete", "cifar10", architecture="resnet-small")
     assert untuned.options == {"batch_norm": "frozen"}
-    assert untuned.note.startswith("not tuned")
+    assert untuned.untuned
     assert (untuned.tuned_on, untuned.tuned_with) == ((), None)
 
 
@@ -259,7 +259,7 @@ def test_the_papers_grids_with_another_network(name: str) -> None:
     assert [row for row in small.rows if row.setting != "tuned"] == [
         row for row in paper.rows if row.setting not in ("tuned", "default")
     ]
-    assert all(row.note.startswith("not tuned") for row in small.rows if row.setting == "tuned")
+    assert all(row.untuned for row in small.rows if row.setting == "tuned")
     with pytest.raises(UsageError, match="There is no recipe 'brief'"):
         get_experiment(name, {"recipe": "brief"})
 

@@ -473,9 +473,7 @@ def test_a_tuned_row_is_not_replaced_by_one_that_is_not(store: Path, computed: l
     """As by the same command without its --tuning."""
     before = cell_bytes(store)
     rows = tuple(
-        replace(row, options={"steps": 2}, note="not tuned: the method's defaults")
-        if row.name == "delete-tuned"
-        else row
+        replace(row, options={"steps": 2}, untuned=True) if row.name == "delete-tuned" else row
         for row in small_grid().rows
     )
     with pytest.raises(UsageError, match=r"delete-tuned of seed 0 .* has tuned options, and this run would replace it"):

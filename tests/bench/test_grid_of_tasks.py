@@ -257,7 +257,7 @@ def test_failures_cost_only_their_own_cell(kind: Kind, store: Path, monkeypatch:
 
 def test_a_tuned_row_is_not_replaced_by_an_untuned_one(kind: Kind, store: Path, computed: list[str]) -> None:
     *rows, tuned = kind.grid.rows
-    rows.append(replace(tuned, options={**tuned.options, "steps": 3}, note="not tuned: the method's defaults"))
+    rows.append(replace(tuned, options={**tuned.options, "steps": 3}, untuned=True))
     with pytest.raises(UsageError, match="has tuned options, and this run would replace it"):
         kind.walk(store, grid=replace(kind.grid, rows=tuple(rows)))
     assert computed == []

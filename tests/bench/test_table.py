@@ -242,12 +242,17 @@ def test_rows_with_fewer_seeds_share_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_row_that_was_tuned_on_some_seeds_is_not_called_default(tmp_path: Path) -> None:
-    notes = ("not tuned: the method's defaults", "tuned by the rule 'benchmark' with seed 100")
+    tuned = "tuned by the rule 'benchmark' with seed 100"
     cells = (
-        made_up(GRID, "delete-tuned", seed=seed, values={"acc_r": 0.9}, note=note) for seed, note in enumerate(notes)
+        made_up(GRID, "delete-tuned", values={"acc_r": 0.9}),
+        made_up(GRID, "delete-tuned", seed=1, values={"acc_r": 0.9}, note=tuned, untuned=False),
     )
     keep(tmp_path, GRID, *cells)
     assert make_table(tmp_path).row("delete-tuned").setting == "tuned"
+
+
+def test_an_older_cell_has_only_the_note_that_its_method_was_not_tuned() -> None:
+    assert made_up(GRID, "delete-tuned", note="not tuned: the method's defaults", untuned=False).untuned
 
 
 def test_which_request(tmp_path: Path) -> None:

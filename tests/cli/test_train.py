@@ -78,6 +78,16 @@ def test_training_reads_what_it_does_not_refuse(arguments, words):
     assert UNREAD not in sentence
 
 
+def test_training_changes_its_recipe_as_an_experiment_does(tmp_path):
+    out = tmp_path / "m.safetensors"
+    succeed_here("train", "--set", "recipe.epochs=1", "--set", "recipe.lr=0.05", "--device", "cpu", "--out", out)
+    recipe = json.loads(out.with_suffix(".json").read_text())["recipe"]
+    assert (recipe["name"], recipe["epochs"], recipe["lr"]) == ("digits", 1, 0.05)
+    assert "The recipe has the unknown key size" in refusal(
+        "train", "--set", "recipe.size=1", "--out", out, "--overwrite"
+    )
+
+
 @pytest.mark.parametrize("value", ["nan", "-1"])
 def test_saves_have_a_time_between_them(value):
     assert "--save-every is a number of seconds" in refusal("train", "--save-every", value, "--out", "m.safetensors")

@@ -65,6 +65,7 @@ def made_up(
         "family": found.family,
         "needs": () if found.method is None else get_method(found.method).needs,
         "note": found.note,
+        "untuned": found.untuned,
         "forgotten_names": ("airplane",),
         "values": {name: Reading(value=value, n=10) for name, value in (values or {}).items()},
     }

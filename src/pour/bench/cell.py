@@ -145,6 +145,7 @@ class CellWorker:
             family=row.family,
             needs=() if row.method is None else get_method(row.method).needs,
             note=row.note,
+            untuned=row.untuned,
             tuned_on=row.tuned_on,
             tuned_with=row.tuned_with,
             forgotten_names=tuple(shared.dataset.classes[label] for label in key.forget),

@@ -199,10 +199,9 @@ def _recipe(recipe: str | dict[str, Option]) -> Recipe:
     """Return the recipe with this name, or with the name and the changes of a table."""
     if isinstance(recipe, str):
         return get_recipe(recipe)
-    base = asdict(RECIPES[str(recipe["name"])]) if recipe.get("name") in RECIPES else {}
-    if "steps" in recipe:
-        base.pop("epochs", None)
-    return convert(Recipe, {**base, **read_options(recipe)}, "The recipe")
+    changes = read_options(recipe)
+    name = str(changes.get("name"))
+    return get_recipe(name, changes) if name in RECIPES else convert(Recipe, changes, "The recipe")
 
 
 def get_experiment(experiment: str | Path, changes: Mapping[str, Any] | None = None) -> Experiment:

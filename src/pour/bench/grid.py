@@ -13,7 +13,6 @@ from pour._io import write_text
 from pour._progress import ProgressBar
 from pour.bench.cell import CACHE, CellWorker, cell_setup, error_path, read_errors, remove_errors
 from pour.bench.executors import check_ray, crew
-from pour.bench.rows import NOT_TUNED
 from pour.bench.shared_models import ModelKey, SharedModels
 from pour.bench.store import (
     CellKey,
@@ -188,10 +187,10 @@ def _warn_of_tuned_tests(selected: Experiment) -> None:
 
 def _refuse_to_untune(selected: Experiment, out: Path) -> None:
     """Raise UsageError if an untuned row would replace a stored tuned one, for example because --tuning is missing."""
-    untuned = {row.name: row for row in selected.rows if row.setting == "tuned" and row.note.startswith(NOT_TUNED)}
+    untuned = {row.name: row for row in selected.rows if row.untuned}
     places = product(selected.forget, selected.seeds, untuned)
     for cell in (read_cell(out, CellKey(request, seed, row)) for request, seed, row in places):  # type: ignore[arg-type]
-        if cell is None or cell.note.startswith(NOT_TUNED):
+        if cell is None or cell.untuned:
             continue
         if cell.setup["options"] != cell_setup(selected, untuned[cell.key.row], cell.key)["options"]:
             raise UsageError(

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 __all__ = [
-    "NOT_TUNED",
     "REFERENCES",
     "Family",
     "Row",
@@ -52,8 +51,6 @@ REFERENCES = ("original", "retrained", "ceiling")
 """Rows that are trained models: the original, a retrained model, and a retrained model of the next seed."""
 OTHERS = "others"
 """Group of the methods that other packages register."""
-NOT_TUNED = "not tuned"
-"""First words of the note of a tuned row whose method was not tuned."""
 TUNED = Path(__file__).with_name("tuned.json")
 """File of the tuned options that ship with pour. ``scripts/ship_tuning.py`` writes it."""
 
@@ -93,6 +90,8 @@ class Row:
     """Options that differ from the method's defaults."""
     note: str = ""
     """Origin of the options."""
+    untuned: bool = False
+    """Whether the row is for tuned options, but its method was not tuned."""
     tuned_on: tuple[int, ...] = ()
     """Classes that tuning forgot when it chose the options."""
     tuned_with: int | None = None
@@ -237,7 +236,7 @@ def _rows_of(method: str, dataset: str, tuned: Callable[[str], Row]) -> list[Row
         tuned_one,
     ]
     # A tuned row without tuned options already has the defaults.
-    for name, options in {} if tuned_one.tuned_with is None else data.default.get(method, {}).items():
+    for name, options in {} if tuned_one.untuned else data.default.get(method, {}).items():
         changed = "".join(f", but {option}={value}" for option, value in options.items())
         note = f"the method's defaults{changed}"
         row = Row(name=name, method=method, setting="default", family=family, options=options, note=note)
@@ -310,8 +309,8 @@ def tuned_row(method: str, dataset: str, folder: Path | None = None, *, architec
     if choice is None or other is not None:
         defaults, options = make_method(method).options(), tuned_row_options(method, dataset, {})
         changes = ", ".join(f"{name}={value}" for name, value in options.items() if defaults.get(name) != value)
-        note = f"{NOT_TUNED}: the method's defaults" + (f", but {changes}" if changes else "")
-        return replace(row, options=options, note=note)
+        note = "not tuned: the method's defaults" + (f", but {changes}" if changes else "")
+        return replace(row, options=options, note=note, untuned=True)
     return replace(
         row,
         options=tuned_row_options(method, dataset, choice.options),

@@ -131,6 +131,8 @@ class Cell:
     """Data that the method reads."""
     note: str = ""
     """Origin of the options."""
+    untuned: bool = False
+    """Whether the row is for tuned options, but its method was not tuned."""
     tuned_on: tuple[int, ...] = ()
     """Classes that were forgotten when the options were tuned."""
     tuned_with: int | None = None
@@ -157,6 +159,9 @@ class Cell:
 
     def __post_init__(self) -> None:
         check_row_name(self.key.row)
+        if self.note.startswith("not tuned"):
+            # Cells of earlier versions have only the note.
+            object.__setattr__(self, "untuned", True)
 
     @property
     def key(self) -> CellKey:

@@ -16,7 +16,7 @@ from pour.bench.published import (
     published_notes,
     unlike_published,
 )
-from pour.bench.rows import NOT_TUNED, REFERENCES, label_of
+from pour.bench.rows import REFERENCES, label_of
 from pour.bench.store import SAME_IN_ALL_CELLS, Store, StoredExperiment, check_unmixed, load_store, refuse_other
 from pour.errors import UsageError
 from pour.metrics.catalogue import metrics_among
@@ -274,7 +274,7 @@ def _method_lines(results: _Results, request: tuple[int, ...]) -> list[TableRow]
     for name, cells in results.by_row(request).items():
         setting = cells[0].setup["setting"] if cells[0].setup["setting"] in _SETTINGS else ""
         # A row for tuned options is called default if its method was not tuned.
-        if setting and all(cell.note.startswith(NOT_TUNED) for cell in cells):
+        if setting and all(cell.untuned for cell in cells):
             setting = "default"
         label, group = results.label(cells[0]), _group(cells[0])
         lines.append(TableRow(name=name, label=label, setting=setting, group=group, cells=tuple(cells)))

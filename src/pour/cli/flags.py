@@ -92,7 +92,7 @@ Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Change a setting, such as enlarge=2 or recipe.epochs=5; may be given several times.",
+        help="Change a setting, such as enlarge=2, or in training recipe.epochs=5; may be given several times.",
         metavar="KEY=VALUE",
     ),
 ]

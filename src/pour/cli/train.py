@@ -96,11 +96,16 @@ def train(
     flags = {"weights": weights, "freeze_backbone": freeze_backbone or None, "image_size": image_size}
     unread = {f"--{key.replace('_', '-')}": value for key, value in flags.items() if key not in setting_names(name)}
     refuse_unread(unread, f"with {arch or get_task(name).defaults(data)[0]} on {data}")
-    changes = {key: value for key, value in flags.items() if value is not None}
-    task = get_task(name, **{**changes, **parse_settings(settings)})
+    recipe_flags = {"recipe.epochs": epochs, "recipe.lr": lr, "recipe.batch_size": batch_size}
+    changes = {key: value for key, value in {**flags, **recipe_flags}.items() if value is not None}
+    changes |= parse_settings(settings)
+    of_recipe = {key: changes.pop(key) for key in list(changes) if key.startswith("recipe.")}
+    task = get_task(name, **changes)
     default_arch, default_recipe = task.defaults(data)
     network = arch or default_arch
-    training = get_recipe(recipe or default_recipe).change(epochs=epochs, lr=lr, batch_size=batch_size)
+    training = get_recipe(
+        recipe or default_recipe, {key.removeprefix("recipe."): value for key, value in of_recipe.items()}
+    )
     run = Run(seed=seed, device=device, precision=precision, progress=not quiet)  # type: ignore[arg-type]
     dataset = task.load(data, root, download=download)
     started = time.perf_counter()

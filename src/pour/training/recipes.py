@@ -6,11 +6,14 @@ import dataclasses
 import math
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
-from pour._records import record
+from pour._records import convert, record
 from pour.errors import UsageError
 from pour.training.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["RECIPES", "Recipe", "get_recipe"]
 
@@ -92,8 +95,18 @@ RECIPES = {
 """Recipes by name, from ``recipes.toml``."""
 
 
-def get_recipe(name: str) -> Recipe:
-    """Return the recipe with this name. Raise UsageError for an unknown name."""
+def get_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """Return the recipe with this name and these fields replaced. Raise UsageError for an unknown name or field.
+
+    Example:
+        >>> get_recipe("fast", {"epochs": 2}).epochs, get_recipe("fast", {"steps": 100}).epochs
+        (2, None)
+    """
     if name not in RECIPES:
         raise UsageError(f"There is no recipe {name!r}; the recipes are {', '.join(RECIPES)}.")
-    return RECIPES[name]
+    if not changes:
+        return RECIPES[name]
+    fields = dataclasses.asdict(RECIPES[name])
+    if "steps" in changes:
+        del fields["epochs"]
+    return convert(Recipe, {**fields, **changes}, "The recipe")
