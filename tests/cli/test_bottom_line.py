@@ -43,7 +43,7 @@ def test_the_whole_sentence() -> None:
         ((0.5, 0.5), "the accuracy stayed at 50.0 %"),
         ((0.2, 0.5), "rose from 20.0 % to 50.0 %"),
         # Rounding hides neither the last image of a class nor the first one that is lost.
-        ((0.99999, 0.00001), "fell from 99.9 % to 0.1 %"),
+        ((0.99999, 0.00001), "fell from more than 99.9 % to less than 0.1 %"),
         ((1.0, 0.0), "fell from 100.0 % to 0.0 %"),
     ],
 )

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from pour._words import in_words, percent, tenths
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -25,8 +27,6 @@ _FEATURE_MEASURES = ("probe_linear", "probe_knn", "cka_f_o")
 _REFERENCES = ("original", "retrained")
 # A longer list of names would hide the numbers of the statement.
 _MOST_NAMES = 3
-# Smaller shares, and as small shares of errors, would be rounded to 0.0 % and to 100.0 %.
-_SMALLEST_SHARE = 0.0005
 
 
 def summarise(report: AuditReport) -> tuple[str, str, str]:
@@ -62,7 +62,7 @@ class _Summary:
         portion = _portion(value, line.unlearned.n, "test image")
         sentence = self._answer_sentence("the right class" if self._several else self._names, still, portion)
         if other > 0:
-            sentence += f", and another forgotten class on {_percent(other)}"
+            sentence += f", and another forgotten class on {percent(other)}"
         elif value > 0 and not still and _position(line.unlearned, line.retrained) == "within":
             sentence += f", within {self._retrained_models} 95 % interval"
         readings = {"original": line.original, "retrained": line.retrained}
@@ -73,7 +73,7 @@ class _Summary:
 
     def _with_references(self, sentence: str, shares: Mapping[str, float]) -> str:
         """Return a sentence with the shares of the references, and a warning if the original never knew the classes."""
-        references = _in_brackets({role: _percent(shares[role]) for role in _REFERENCES if role in shares})
+        references = _in_brackets({role: percent(shares[role]) for role in _REFERENCES if role in shares})
         chance = 1 / len(self.report.data.classes)
         if shares.get("original", 1.0) > chance:
             return f"{sentence}{references}."
@@ -103,10 +103,10 @@ class _Summary:
         if line is None:
             return f"The audit did not measure the {measure} of the retained classes."
         where = f" outside the pixels of {self._names}" if self.report.pixelwise else ""
-        after = _tenths(line.unlearned.value)
+        after = tenths(line.unlearned.value)
         if line.original is None:
             return f"The retained classes have {after:.1f} % {measure}{where}; the audit has no value of the original."
-        before = _tenths(line.original.value)
+        before = tenths(line.original.value)
         if after == before:
             sentence = f"The retained classes kept their {measure} of {after:.1f} %{where}"
         else:
@@ -225,7 +225,7 @@ class _Summary:
         names = [f"'{name}'" for name in self.report.data.forgotten_names]
         if len(names) > _MOST_NAMES:
             return f"the {len(names)} forgotten classes"
-        return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+        return in_words(names)
 
     def _line(self, name: str, section: Section = "scores") -> Line | None:
         return next((line for line in self.report.lines if (line.name, line.section) == (name, section)), None)
@@ -255,31 +255,12 @@ def _portion(share: float, n: int | None, unit: str) -> str:
         ('2.1 % of 1,000 test images', '0 of 1 test image', '100.0 % of the test images')
     """
     if n is None:
-        return f"{_percent(share)} of the {unit}s"
-    return f"{'0' if share == 0 else _percent(share)} of {n:,} {unit}{'' if n == 1 else 's'}"
-
-
-def _percent(share: float) -> str:
-    """Return a share in per cent with one decimal.
-
-    Example:
-        >>> _percent(0.9512), _percent(-0.0), _percent(0.0001), _percent(0.9999), _percent(1.0)
-        ('95.1 %', '0.0 %', 'less than 0.1 %', 'more than 99.9 %', '100.0 %')
-    """
-    if 0 < share < _SMALLEST_SHARE:
-        return "less than 0.1 %"
-    if 1 - _SMALLEST_SHARE < share < 1:
-        return "more than 99.9 %"
-    return f"{_tenths(share):.1f} %"
-
-
-def _tenths(share: float) -> float:
-    """Return a share in per cent, rounded to one decimal; zero has no sign."""
-    return round(100 * share, 1) + 0.0
+        return f"{percent(share)} of the {unit}s"
+    return f"{'0' if share == 0 else percent(share)} of {n:,} {unit}{'' if n == 1 else 's'}"
 
 
 def _feature_value(line: Line, value: float) -> str:
-    return f"{value:.2f}" if line.name == "cka_f_o" else _percent(value)
+    return f"{value:.2f}" if line.name == "cka_f_o" else percent(value)
 
 
 def _interval(line: Line, reading: Reading) -> str:
@@ -287,7 +268,7 @@ def _interval(line: Line, reading: Reading) -> str:
     if reading.low is None and reading.high is None:
         return _feature_value(line, reading.value)
     low, high = reading.bounds
-    return f"{low:.2f} to {high:.2f}" if line.name == "cka_f_o" else f"{_tenths(low):.1f} to {_tenths(high):.1f} %"
+    return f"{low:.2f} to {high:.2f}" if line.name == "cka_f_o" else f"{tenths(low):.1f} to {tenths(high):.1f} %"
 
 
 def _in_brackets(values: Mapping[str, str]) -> str:

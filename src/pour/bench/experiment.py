@@ -184,15 +184,14 @@ class ExperimentFile(_Keys):
             architecture=network,
             recipe=_recipe(self.recipe or recipe),
             forget=tuple(item if isinstance(item, tuple) else (item,) for item in self.forget),
-            rows=tuple(_row(row, self.row_notes) for row in rows),
+            # The option value "null" of a file stands for None.
+            rows=tuple(
+                replace(row, options=read_options(row.options), note=self.row_notes.get(row.name, row.note))
+                for row in rows
+            ),
             folder=folder,
             **{key.name: getattr(self, key.name) for key in fields(_Keys)},
         )
-
-
-def _row(row: Row, notes: Mapping[str, str]) -> Row:
-    """Return a row with the note of the file and with None for the option value "null"."""
-    return replace(row, options=read_options(row.options), note=notes.get(row.name, row.note))
 
 
 def _recipe(recipe: str | dict[str, Option]) -> Recipe:
@@ -286,11 +285,9 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         >>> parse_seeds("3"), parse_seeds("1,2"), parse_seeds("7,")
         ((0, 1, 2), (1, 2), (7,))
     """
-    try:
-        numbers = [int(part) for part in text.split(",") if part.strip()]
-    except ValueError as error:
-        raise UsageError(f"Seeds are a number of them (3) or a list (1,2), but are {text!r}.") from error
-    if not numbers or min(numbers) < 0 or ("," not in text and numbers[0] < 1):
+    listed = [part.strip() for part in text.split(",") if part.strip()]
+    numbers = [int(part) for part in listed if part.isdecimal()]
+    if not numbers or len(numbers) < len(listed) or ("," not in text and numbers[0] < 1):
         raise UsageError(f"Seeds are a number of them (3) or a list (1,2), but are {text!r}.")
     if max(numbers) >= (_LARGEST_SEED if "," in text else _MOST_SEEDS):
         raise UsageError(f"{text} asks for too much: at most {_MOST_SEEDS} seeds, each below 2^62.")

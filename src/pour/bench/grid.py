@@ -212,7 +212,10 @@ def _compute(
     computed: set[CellKey] = set()
     done, total = 0, len(_models(pending, shared)) + sum(map(len, pending.values()))
     with ProgressBar(total, description, enabled=progress) as bar:
-        batches = _batches(list(pending), shared)
+        # One seed after the other, so that a stopped grid has whole seeds. Models that are ready in seconds are prepared for
+        # all seeds, because waiting for the last cell of each seed takes longer.
+        at_once = shared.task.is_quick(shared.experiment.architecture)
+        batches = [list(pending)] if at_once else [[group] for group in pending]
         training = train(_models(batches[0], shared))
         for batch, following in zip(batches, [*batches[1:], []], strict=True):
             for key in training:
@@ -255,14 +258,6 @@ def _train_here(shared: SharedModels, keys: Iterable[ModelKey | CellKey]) -> Ite
         if isinstance(key, ModelKey):
             shared.train(key)
         yield key
-
-
-def _batches(groups: list[_Group], shared: SharedModels) -> list[list[_Group]]:
-    """Return groups that are computed at once: one seed after the other, so that a stopped grid has whole seeds.
-
-    Models that are ready in seconds are prepared for all seeds, because waiting for each seed's last cell takes longer.
-    """
-    return [groups] if shared.task.is_quick(shared.experiment.architecture) else [[group] for group in groups]
 
 
 @dataclass(frozen=True)

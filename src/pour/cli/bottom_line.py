@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pour._words import in_words, percent
 from pour.errors import DivergenceError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def bottom_line(record: HistoryEntry, accuracies: tuple[float, float] | None, *,
     shares = [entry["encoder_share"] for entry in record.log if "encoder_share" in entry]
     if shares:
         still = "still " if shares[-1] > 0 else ""
-        parts.append(f"without the projector the encoder {still}recognises {_percent(shares[-1])}")
+        parts.append(f"without the projector the encoder {still}recognises {percent(shares[-1])}")
     direction = record.options.get("direction")
     if isinstance(direction, str):
         parts.append(f"direction {direction}")
@@ -77,24 +78,13 @@ def bottom_line(record: HistoryEntry, accuracies: tuple[float, float] | None, *,
 
 def _names(record: HistoryEntry) -> str:
     names = [f"'{name}'" for name in record.class_names] or [f"class {index}" for index in record.classes]
-    *most, last = names or ["the directions"]
-    return f"{', '.join(most)} and {last}" if most else last
+    return in_words(names or ["the directions"])
 
 
 def _change(before: float, after: float) -> str:
-    if _percent(before) == _percent(after):
-        return f"stayed at {_percent(after)}"
-    return f"{'fell' if after < before else 'rose'} from {_percent(before)} to {_percent(after)}"
-
-
-def _percent(share: float) -> str:
-    """Return a percentage; only an exact 0 is 0.0 %, and only an exact 1 is 100.0 %."""
-    tenths = round(1000 * share)
-    if share > 0:
-        tenths = max(tenths, 1)
-    if share < 1:
-        tenths = min(tenths, 999)
-    return f"{tenths / 10:.1f} %"
+    if percent(before) == percent(after):
+        return f"stayed at {percent(after)}"
+    return f"{'fell' if after < before else 'rose'} from {percent(before)} to {percent(after)}"
 
 
 def _time(seconds: float) -> str:

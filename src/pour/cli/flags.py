@@ -21,7 +21,6 @@ __all__ = [
     "Data",
     "Device",
     "ExperimentName",
-    "Forget",
     "Mean",
     "Out",
     "Overwrite",
@@ -69,24 +68,19 @@ Compile = Annotated[
         rich_help_panel=MORE,
     ),
 ]
+
+
+def _of_plain_weights(flag: str, help: str) -> Any:
+    return typer.Option(
+        flag, help=f"For plain weights: {help}", rich_help_panel=MORE, show_default="the architecture's"
+    )
+
+
 Mean = Annotated[
     str | None,
-    typer.Option(
-        "--mean",
-        rich_help_panel=MORE,
-        help="For plain weights: channel means of images in [0, 1], as 0.5,0.5,0.5 or one number.",
-        show_default="the architecture's",
-    ),
+    _of_plain_weights("--mean", "channel means of images in [0, 1], as 0.5,0.5,0.5 or one number."),
 ]
-Std = Annotated[
-    str | None,
-    typer.Option(
-        "--std",
-        rich_help_panel=MORE,
-        help="For plain weights: channel deviations, as 0.25,0.25,0.25 or one number.",
-        show_default="the architecture's",
-    ),
-]
+Std = Annotated[str | None, _of_plain_weights("--std", "channel deviations, as 0.25,0.25,0.25 or one number.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress bar and no table.", rich_help_panel=MORE)]
 Set = Annotated[
     list[str] | None,
@@ -95,9 +89,6 @@ Set = Annotated[
         help="Change a setting, such as enlarge=2, or in training recipe.epochs=5; may be given several times.",
         metavar="KEY=VALUE",
     ),
-]
-Forget = Annotated[
-    list[str], typer.Option(help="Class to forget, by name or index; may be given several times.", show_default=False)
 ]
 
 

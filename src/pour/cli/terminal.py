@@ -88,17 +88,14 @@ def _per_channel(flag: str, text: str | None, channels: int) -> list[float] | No
 
 def open_own(path: Path, advice: str) -> nn.Module:
     """Return the model of a file of pour. Raise UsageError with ``advice`` for a file without an architecture."""
-    if path.is_file() and not _names_architecture(path):
-        raise UsageError(f"{path} does not name its architecture; {advice}.")
-    return pour.load(path)
-
-
-def _names_architecture(file: Path) -> bool:
     from pour.models import read_header
     from pour.models.state import is_torch_file
 
-    header = None if is_torch_file(file) else read_header(file)
-    return header is not None and header.architecture is not None
+    if path.is_file():
+        header = None if is_torch_file(path) else read_header(path)
+        if header is None or header.architecture is None:
+            raise UsageError(f"{path} does not name its architecture; {advice}.")
+    return pour.load(path)
 
 
 def open_model(

@@ -15,14 +15,11 @@ from pour.errors import UsageError
 if TYPE_CHECKING:
     from torch import nn
 
-    from pour.models.clip.texts import TextEncoder
-
 __all__ = [
     "Concept",
     "ConceptPart",
     "TextFile",
     "forget_by_text",
-    "open_text",
     "texts",
 ]
 
@@ -43,22 +40,16 @@ ConceptPart = Annotated[
 ]
 
 
-def open_text(file: Path | None) -> TextEncoder:
-    """The text embeddings of a file, or the sentence encoder."""
-    from pour.models import TextTable, minilm_encoder
-
-    return minilm_encoder() if file is None else TextTable.load(file)
-
-
 def forget_by_text(model: nn.Module, concepts: list[str], text: Path | None, part: ConceptPart) -> nn.Module:
     """A copy of a zero-shot classifier that has forgotten ``concepts``."""
-    from pour.models import ZeroShotClassifier, forget_concepts
+    from pour.models import TextTable, ZeroShotClassifier, forget_concepts, minilm_encoder
 
     if not isinstance(model, ZeroShotClassifier):
         raise UsageError(
             "--concept is for zero-shot classifiers (pour train --arch clip-resnet18); name classes with --forget."
         )
-    return forget_concepts(model, concepts, encode=open_text(text), part=part or "specific")
+    encode = minilm_encoder() if text is None else TextTable.load(text)
+    return forget_concepts(model, concepts, encode=encode, part=part or "specific")
 
 
 def texts(

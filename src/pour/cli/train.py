@@ -20,6 +20,7 @@ from pour.cli.flags import (
     Device,
     Out,
     Overwrite,
+    PrecisionFlag,
     Quiet,
     Root,
     Seed,
@@ -74,9 +75,7 @@ def train(
     batch_size: Annotated[
         int | None, typer.Option(help="Samples per batch.", show_default="by recipe", rich_help_panel=MORE)
     ] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="fp32 or bf16; by default bf16 on a GPU that has it.", rich_help_panel=MORE)
-    ] = None,
+    precision: PrecisionFlag = None,
     save_every: Annotated[
         float, typer.Option(help="Seconds between saves of an unfinished run.", rich_help_panel=MORE)
     ] = 20.0,

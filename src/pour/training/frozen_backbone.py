@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
@@ -66,7 +67,6 @@ class FrozenBackbone:
     image_size: int | None = None
     head: HeadShape = "free"
     _features: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
-    _network: nn.Module | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.head not in get_args(HeadShape):
@@ -74,25 +74,6 @@ class FrozenBackbone:
 
     def build(self) -> nn.Module:
         """Return the network with a head of zeros, in evaluation mode."""
-        if self._network is None:
-            height, _, channels = self.dataset.image_shape
-            with warnings.catch_warnings():
-                # Pretrained weights usually contain a classifier of other classes.
-                warnings.filterwarnings("ignore", message=".* holds no classifier for ")
-                network = build_model(
-                    self.arch,
-                    self.dataset.num_classes,
-                    in_channels=channels,
-                    image_size=height,
-                    resize="own" if self.image_size is None else self.image_size,
-                    weights=self.weights,
-                )
-            set_class_names(network, self.dataset.classes)
-            layer = find_head(network).layer
-            with torch.no_grad():
-                for parameter in layer.parameters():
-                    parameter.zero_()
-            self._network = network.eval()
         return copy_model(self._network)
 
     def train_head(self, recipe: Recipe, run: Run, *, without: ClassRequest = ()) -> tuple[nn.Module, TrainingLog]:
@@ -131,7 +112,7 @@ class FrozenBackbone:
         batches = _FeatureBatches(features * scale, labels, batch_size=recipe.batch_size, seed=run.seed)
         exact = dataclasses.replace(run, precision="fp32")
         words = f"training the head of {self.arch}"
-        log = fit(head, batches, recipe, exact, objective=_loss, description=words)
+        log = fit(head, batches, recipe, exact, description=words)
         with torch.no_grad():
             layer.weight.copy_((head.weight * scale).view_as(layer.weight))
             if layer.bias is not None and isinstance(head, nn.Linear):
@@ -151,6 +132,26 @@ class FrozenBackbone:
         model = self.build()
         load_into(find_head(model).layer, read_state_dict(path), source=str(path))
         return model
+
+    @cached_property
+    def _network(self) -> nn.Module:
+        height, _, channels = self.dataset.image_shape
+        with warnings.catch_warnings():
+            # Pretrained weights usually contain a classifier of other classes.
+            warnings.filterwarnings("ignore", message=".* holds no classifier for ")
+            network = build_model(
+                self.arch,
+                self.dataset.num_classes,
+                in_channels=channels,
+                image_size=height,
+                resize="own" if self.image_size is None else self.image_size,
+                weights=self.weights,
+            )
+        set_class_names(network, self.dataset.classes)
+        with torch.no_grad():
+            for parameter in find_head(network).layer.parameters():
+                parameter.zero_()
+        return network.eval()
 
     def _training_features(self, run: Run) -> tuple[Tensor, Tensor]:
         """Return features of the training images, (n, d) in float32 on the run's device, and their labels."""
@@ -223,7 +224,3 @@ class _FeatureBatches:
         for start in range(0, len(self) * self.batch_size, self.batch_size):
             rows = order[start : start + self.batch_size]
             yield self._features[rows], self._labels[rows]
-
-
-def _loss(head: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(head(features), labels)

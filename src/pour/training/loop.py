@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, cast, runtime_checkable
 
 import numpy as np
@@ -18,7 +19,6 @@ from pour.models.output import scores_of
 from pour.models.tap import to_unit
 from pour.training.compiling import compiled_encoder
 from pour.training.guard import DivergenceGuard
-from pour.training.schedule import learning_rate
 from pour.training.step import TrainingStep, make_optimizer, trainable
 
 if TYPE_CHECKING:
@@ -178,17 +178,13 @@ def fit(
         compiled_encoder(model) if compile == "encoder" else contextlib.nullcontext(),
         ProgressBar(total, description, enabled=run.progress) as bar,
     ):
-        reader = _LossReader(log, rate or _scheduled(recipe, total), run, bar)
-        _run_epochs(model, optimizer, epochs, step, reader, run, log, done, total, resume)
+        reader = _LossReader(log, rate or partial(recipe.learning_rate, total=total), run, bar)
+        _run_epochs(model, epochs, step, reader, done, total, resume)
     optimizer.zero_grad(set_to_none=True)
     model.eval()
     if resume is not None:
         resume.remove()
     return log
-
-
-def _scheduled(recipe: Recipe, total: int) -> Callable[[int], float]:
-    return lambda step: learning_rate(recipe.schedule, recipe.lr, step, total, warmup=recipe.warmup)
 
 
 def _by_factor(model: nn.Module, lr_factor: Callable[[str], float] | None) -> dict[float, list[nn.Parameter]]:
@@ -200,16 +196,14 @@ def _by_factor(model: nn.Module, lr_factor: Callable[[str], float] | None) -> di
 
 def _run_epochs(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
     epochs: Epochs,
     step: TrainingStep,
     reader: _LossReader,
-    run: Run,
-    log: TrainingLog,
     done: int,
     total: int,
     resume: ResumeFile | None,
 ) -> None:
+    run, log = reader.run, reader.log
     last_save = started = time.perf_counter()
     before = log.seconds
     # A method that trains in rounds has one run per round. Dropout must differ between the rounds.
@@ -236,7 +230,7 @@ def _run_epochs(
         log.epoch_seconds.append(now - epoch_started)
         log.seconds = before + now - started
         if resume is not None and done < total and now - last_save >= resume.seconds:
-            resume.save(model, optimizer, {"steps": done, "losses": log.losses, "seconds": log.seconds})
+            resume.save(model, step.optimizer, {"steps": done, "losses": log.losses, "seconds": log.seconds})
             last_save = time.perf_counter()
     # A method that stops early ends the batches before the last step. The guard checks these losses too.
     reader.read()
@@ -261,16 +255,19 @@ def _taken(step: TrainingStep, batch: list[Any]) -> Tensor:
         ) from error
 
 
+@dataclass(eq=False)
 class _LossReader:
     """Keeps losses on the device, and copies them in groups to the log, the guard and the progress bar."""
 
-    def __init__(self, log: TrainingLog, rate: Callable[[int], float], run: Run, bar: ProgressBar) -> None:
-        self._log = log
-        self.rate = rate
-        self._bar = bar
+    log: TrainingLog
+    rate: Callable[[int], float]
+    run: Run
+    bar: ProgressBar
+
+    def __post_init__(self) -> None:
         self._guard = DivergenceGuard()
-        self._check(log.losses, first=0)
-        self._group = _STEPS_BETWEEN_READS if run.torch_device.type == "cuda" else 1
+        self._check(self.log.losses, first=0)
+        self._group = _STEPS_BETWEEN_READS if self.run.torch_device.type == "cuda" else 1
         self._waiting: list[Tensor] = []
 
     def add(self, loss: Tensor) -> None:
@@ -283,13 +280,13 @@ class _LossReader:
         """Copy the waiting losses to the host and check them."""
         if not self._waiting:
             return
-        first = len(self._log.losses)
+        first = len(self.log.losses)
         losses = torch.stack(self._waiting).float().tolist()
         self._waiting.clear()
         self._check(losses, first=first)
-        self._log.losses += losses
+        self.log.losses += losses
         last = first + len(losses) - 1
-        self._bar.update(last + 1, note=f"loss {losses[-1]:.4g}, rate {self.rate(last):.2g}")
+        self.bar.update(last + 1, note=f"loss {losses[-1]:.4g}, rate {self.rate(last):.2g}")
 
     def _check(self, losses: list[float], *, first: int) -> None:
         rates = [self.rate(step) for step in range(first, first + len(losses))]

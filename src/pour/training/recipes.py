@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
 from pour._records import convert, record
 from pour.errors import UsageError
-from pour.training.schedule import Schedule
+from pour.training.schedule import Schedule, learning_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,6 +82,10 @@ class Recipe:
     def total_steps(self, steps_per_epoch: int) -> int:
         """Return the number of steps of a whole run."""
         return self.steps if self.steps is not None else (self.epochs or 0) * steps_per_epoch
+
+    def learning_rate(self, step: int, total: int) -> float:
+        """Return the learning rate of step ``step`` out of ``total``."""
+        return learning_rate(self.schedule, self.lr, step, total, warmup=self.warmup)
 
     def change(self, **changes: Any) -> Recipe:
         """Return the recipe with these fields replaced. A field that is None does not change."""

@@ -100,47 +100,38 @@ class _Recorded:
     """Output of the graph."""
 
 
+@dataclass(eq=False)
 class TrainingStep:
     """Forward pass, backward pass and update on one batch.
 
     On a GPU the host would be the bottleneck: a step on 512 small images takes milliseconds and launches hundreds of
     kernels. Therefore the first steps run normally, then one step is captured, and each later batch is copied into its
     buffers and replayed. There is one captured step per batch size.
-
-    Args:
-        run: Device and precision.
-        model: Network on the run's device.
-        optimizer: Optimiser from :func:`make_optimizer`.
-        objective: ``objective(model, *batch)`` gives the loss.
-        clip: Largest norm of the gradient.
-        graph: Capture the step.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        objective: Callable[..., Tensor],
-        *,
-        clip: float | None,
-        graph: bool,
-    ) -> None:
-        self._run = run
-        self._model = model
-        self._optimizer = optimizer
-        self._objective = objective
-        self._clip = clip
-        self._wanted = graph
+    run: Run
+    """Device and precision."""
+    model: nn.Module
+    """Network on the run's device."""
+    optimizer: torch.optim.Optimizer
+    """Optimiser from :func:`make_optimizer`."""
+    objective: Callable[..., Tensor]
+    """``objective(model, *batch)`` gives the loss."""
+    clip: float | None
+    """Largest norm of the gradient."""
+    graph: bool
+    """Capture the step."""
+
+    def __post_init__(self) -> None:
         self._warm: Counter[_Kind] = Counter()
         self._largest = 0
         self._recorded: dict[_Kind, _Recorded] = {}
         # One stream for the first steps and the capture, because autograd keeps the stream of each sum of gradients.
-        self._stream: Any = torch.cuda.Stream() if graph else None  # type: ignore[no-untyped-call]
+        self._stream: Any = torch.cuda.Stream() if self.graph else None  # type: ignore[no-untyped-call]
 
     def set_learning_rate(self, lr: float) -> None:
         """Use ``lr`` from the next step on."""
-        for group in self._optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr * group["lr_factor"])
             else:
@@ -148,27 +139,20 @@ class TrainingStep:
 
     def __call__(self, *batch: Tensor) -> Tensor:
         """Take one step and return its loss, which the next step overwrites."""
-        with self._searching(batch):
-            return self._take(*batch)
-
-    @contextlib.contextmanager
-    def _searching(self, batch: tuple[Tensor, ...]) -> Iterator[None]:
-        """Let cuDNN measure its algorithms only for batches of the largest size so far.
-
-        It takes seconds for each size. A smaller batch is usually the last of an epoch, and too rare for this time.
-        """
+        # cuDNN measures its algorithms for seconds per size, so only for batches of the largest size so far. A smaller
+        # batch is usually the last of an epoch, and too rare for this time.
         size = len(batch[0]) if batch else 0
         flags = torch.backends.cudnn
         before = flags.benchmark
         flags.benchmark = before and size >= self._largest
         self._largest = max(self._largest, size)
         try:
-            yield
+            return self._take(*batch)
         finally:
             flags.benchmark = before
 
     def _take(self, *batch: Tensor) -> Tensor:
-        if not self._wanted:
+        if not self.graph:
             return self._step(*batch)
         kind = tuple((tensor.shape, tensor.dtype) for tensor in batch)
         recorded = self._recorded.get(kind)
@@ -185,18 +169,18 @@ class TrainingStep:
         return recorded.loss
 
     def _step(self, *batch: Tensor) -> Tensor:
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         return self._forward_backward_update(*batch)
 
     def _forward_backward_update(self, *batch: Tensor) -> Tensor:
         # This context contains the whole objective, so that a teacher computes in the same precision as its student.
-        with self._run.autocast(), float32_outputs(self._model, enabled=self._run.precision != "fp32"):
-            loss = self._objective(self._model, *batch)
+        with self.run.autocast(), float32_outputs(self.model, enabled=self.run.precision != "fp32"):
+            loss = self.objective(self.model, *batch)
         loss.backward()  # type: ignore[no-untyped-call]
-        if self._clip is not None:
-            parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
-            nn.utils.clip_grad_norm_(parameters, self._clip)
-        self._optimizer.step()
+        if self.clip is not None:
+            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+            nn.utils.clip_grad_norm_(parameters, self.clip)
+        self.optimizer.step()
         return loss.detach()
 
     def _warm_step(self, *batch: Tensor) -> Tensor:
@@ -208,7 +192,7 @@ class TrainingStep:
 
     def _record(self, *batch: Tensor) -> _Recorded:
         static = tuple(tensor.clone(memory_format=torch.preserve_format) for tensor in batch)
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         # Other threads, such as the thread that pins a DataLoader's batches, can allocate memory during the capture.
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):

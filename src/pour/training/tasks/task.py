@@ -55,8 +55,7 @@ __all__ = [
 ]
 
 # A task of this package registers when its module is imported, so that pour also runs from an unpacked source tree.
-_BUILT_IN = {"segment": "pour.training.tasks.segment", "match": "pour.training.tasks.match"}
-_BUILT_IN["classify"] = "pour.training.tasks.classify"
+_BUILT_IN = {name: f"pour.training.tasks.{name}" for name in ("segment", "match", "classify")}
 HELD_OUT = 0.1
 """Share of training samples that are held out for validation or tuning."""
 # Number of samples on which a trained network is checked for scores that are not finite.
@@ -465,10 +464,8 @@ def get_task(name: str, **settings: Any) -> Task[Any, Any]:
     """
     if name not in _TASKS and name in _BUILT_IN:
         importlib.import_module(_BUILT_IN[name])
-    if name not in _TASKS:
-        known = list_tasks()
-        if name not in _TASKS:
-            raise UsageError(f"There is no task {name!r}; the tasks are {', '.join(known)}.")
+    if name not in _TASKS and name not in list_tasks():
+        raise UsageError(f"There is no task {name!r}; the tasks are {', '.join(list_tasks())}.")
     known = tuple(field.name for field in fields(_TASKS[name]))
     unknown = [setting for setting in settings if setting not in known]
     if unknown:
