@@ -212,8 +212,8 @@ def _compute(
     computed: set[CellKey] = set()
     done, total = 0, len(_models(pending, shared)) + sum(map(len, pending.values()))
     with ProgressBar(total, description, enabled=progress) as bar:
-        # One seed after the other, so that a stopped grid has whole seeds. Models that are ready in seconds are prepared for
-        # all seeds, because waiting for the last cell of each seed takes longer.
+        # One seed after the other, so that a stopped grid has whole seeds. If models are ready in seconds, those of all
+        # seeds are prepared first, because waiting for the last cell of each seed takes longer.
         at_once = shared.task.is_quick(shared.experiment.architecture)
         batches = [list(pending)] if at_once else [[group] for group in pending]
         training = train(_models(batches[0], shared))
