@@ -60,8 +60,6 @@ def first_call(method: str) -> FirstCall | None:
 @cache
 def _stored() -> dict[str, FirstCall]:
     file = Path(__file__).with_name("first_call.json")
-    if not file.is_file():
-        return {}
     stored = json.loads(file.read_text(encoding="utf-8"))["methods"]
     names = FirstCall.__dataclass_fields__
     return {

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from pour.data.classes import resolve_classes
-from pour.errors import DivergenceError, UsageError
+from pour.errors import DivergenceError
 from pour.models.card import names_of_scores
 from pour.models.head import find_head
 from pour.models.history import forgotten_before
@@ -20,7 +20,7 @@ from pour.models.unwrap import unwrap
 from pour.unlearning.contract import option
 from pour.unlearning.iterative import IterativeMethod
 from pour.unlearning.request import Need
-from pour.unlearning.toolkit.anchors import has_copies, with_copies
+from pour.unlearning.toolkit.anchors import anchor_kind, with_copies
 from pour.unlearning.toolkit.features import is_among
 from pour.unlearning.toolkit.teachers import frozen_copy
 
@@ -89,12 +89,7 @@ class ForgetOnlyMethod(IterativeMethod):
             (batches,) = self.loaders(run, request.forget)
         if self.anchor == "none":
             return self.train(model, batches, objective, run, **changes)
-        inputs = request.forget.few()
-        if not has_copies(inputs):
-            raise UsageError(
-                f'anchor="views" transforms images, but {self.name} got inputs of shape {tuple(inputs.shape[1:])} and '
-                f'type {inputs.dtype}; leave anchor="none".'
-            )
+        anchor_kind(self.anchor, request)
         if distance is None:
             teacher = frozen_copy(model, run) if teacher is None else teacher
             distance = masked_divergence(teacher, forgotten_classes(teacher, request))

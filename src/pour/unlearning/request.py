@@ -133,13 +133,10 @@ class ForgetRequest:
             try:
                 return Images(getattr(self, need)).few(count)
             # An error in data that the method does not need must not stop it.
-            except UsageError as error:
+            except Exception as error:
                 if need in needs:
                     raise
-                problem = problem or error
-            except Exception:
-                if need in needs:
-                    raise
+                problem = problem or (error if isinstance(error, UsageError) else None)
         if problem:
             raise problem
         return None
@@ -208,16 +205,15 @@ def _showing(source: Any, classes: Collection[int]) -> Any:
     return ImageSplit(samples.take(images).images, rows.labels.numpy()[matches[first]])
 
 
+@dataclass(frozen=True)
 class Granted:
     """A request as a method reads it. Undeclared data raise AccessError, and missing data raise UsageError."""
 
-    def __init__(
-        self, request: ForgetRequest, needs: tuple[Need, ...], name: str, rules: Mapping[str, LabelRule]
-    ) -> None:
-        self._request = request
-        self._needs = needs
-        self._name = name
-        self._rules = rules
+    _request: ForgetRequest
+    _needs: tuple[Need, ...]
+    name: str
+    """Name of the method."""
+    _rules: Mapping[str, LabelRule]
 
     @property
     def classes(self) -> ClassRequest:
@@ -282,8 +278,8 @@ class Granted:
 
     def _read(self, need: Need) -> Any:
         if need not in self._needs:
-            raise AccessError(f"{self._name} read {_MEANING[need]} without declaring the need {need!r}.")
+            raise AccessError(f"{self.name} read {_MEANING[need]} without declaring the need {need!r}.")
         value = getattr(self._request, need)
         if value is None:
-            raise UsageError(f"{self._name} needs {_MEANING[need]}; pass {need}= in the request.")
+            raise UsageError(f"{self.name} needs {_MEANING[need]}; pass {need}= in the request.")
         return value

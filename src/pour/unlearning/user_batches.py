@@ -13,13 +13,13 @@ from pour.data.samples import checked_batch
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch import Tensor
 
     from pour.data.dataset import LabelArray
 
-__all__ = ["LabelRule", "MixedBatches", "UserBatches"]
+__all__ = ["LabelRule", "MixedBatches", "UserBatches", "join_batches"]
 
 
 @dataclass
@@ -104,6 +104,16 @@ class UserBatches:
         return images.float() if images.is_floating_point() else images, labels
 
 
+def join_batches(batches: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Return batches of images and labels as one batch. Raise UsageError for images of several shapes."""
+    shapes = {tuple(images.shape[1:]) for images, _ in batches}
+    if len(shapes) > 1:
+        raise UsageError(
+            f"The batches have images of the shapes {' and '.join(map(str, sorted(shapes)))}; resize them to one shape."
+        )
+    return torch.cat([images for images, _ in batches]), torch.cat([labels for _, labels in batches])
+
+
 class MixedBatches:
     """Two sources of batches, with the images of the smaller source spread over the batches of the larger source.
 
@@ -125,11 +135,9 @@ class MixedBatches:
             while sum(len(part) for _, part in waiting) < due and (batch := next(smaller, None)) is not None:
                 waiting.append(batch)
             if due > 0 and waiting:
-                spare, spare_labels = (torch.cat(part) for part in zip(*waiting, strict=True))
+                spare, spare_labels = join_batches(waiting)
                 waiting = [(spare[due:], spare_labels[due:])]
                 used += len(spare_labels[:due])
-                images, labels = (
-                    torch.cat([images, spare[:due].to(images)]),
-                    torch.cat([labels, spare_labels[:due].to(labels)]),
-                )
+                taken = (spare[:due].to(images), spare_labels[:due].to(labels))
+                images, labels = join_batches([(images, labels), taken])
             yield images, labels

@@ -13,6 +13,7 @@ from pour.errors import UsageError
 from pour.models.tap import checked_batches, to_unit
 from pour.training.loop import as_epochs
 from pour.unlearning.toolkit.batches import EpochsFrom
+from pour.unlearning.user_batches import join_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,8 +65,8 @@ def anchor_kind(requested: Anchor, request: Granted) -> AnchorKind:
         return "views"
     if requested == "views":
         raise UsageError(
-            f"The inputs of shape {tuple(inputs.shape)} are not images, so they have no copies; leave anchor= out, or "
-            "pass retain= in the request."
+            f'anchor="views" transforms images, but {request.name} got inputs of shape {tuple(inputs.shape[1:])} and '
+            f"type {inputs.dtype}, which are not images; leave anchor= out."
         )
     return "none"
 
@@ -143,20 +144,11 @@ def _regrouped(batches: Epochs, size: int, run: Run, number: int) -> Iterator[tu
             is_empty = False
             waiting.append((to_unit(images.to(run.torch_device)), labels.to(run.torch_device)))
             while sum(len(part) for _, part in waiting) >= size:
-                images, labels = _joined(waiting)
+                images, labels = join_batches(waiting)
                 yield images[:size], labels[:size]
                 waiting = [(images[size:], labels[size:])]
         if is_empty:
             raise UsageError("The request holds no batches; give some images.")
-
-
-def _joined(batches: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    shapes = {tuple(images.shape[1:]) for images, _ in batches}
-    if len(shapes) > 1:
-        raise UsageError(
-            f"The batches have images of the shapes {' and '.join(map(str, sorted(shapes)))}; resize them to one shape."
-        )
-    return torch.cat([images for images, _ in batches]), torch.cat([labels for _, labels in batches])
 
 
 def transformed_copies(images: Tensor, count: int, generator: torch.Generator) -> Tensor:

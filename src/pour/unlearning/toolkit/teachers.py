@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,8 @@ from pour.models.head import find_head
 from pour.models.projecting.projected_head import ProjectedHead, is_masked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from pour.training.run import Run
     from pour.unlearning.request import Granted
@@ -30,20 +31,24 @@ def frozen_copy(model: nn.Module, run: Run) -> nn.Module:
 
 
 @contextlib.contextmanager
-def frozen_head(model: nn.Module) -> Iterator[None]:
-    """Keep the parameters of the head from training while the block runs."""
-    before = [(parameter, parameter.requires_grad) for parameter in find_head(model).module.parameters()]
-    for parameter, _ in before:
-        parameter.requires_grad_(False)
+def _changed(attributes: Iterable[tuple[Tensor | nn.Module, str]], value: Any) -> Iterator[None]:
+    """Set these attributes of parameters or modules to ``value`` while the block runs."""
+    before = [(owner, name, getattr(owner, name)) for owner, name in attributes]
+    for owner, name, _ in before:
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        for parameter, trained in before:
-            parameter.requires_grad_(trained)
+        for owner, name, old in before:
+            setattr(owner, name, old)
 
 
-@contextlib.contextmanager
-def without_dropout(model: nn.Module) -> Iterator[None]:
+def frozen_head(model: nn.Module) -> AbstractContextManager[None]:
+    """Keep the parameters of the head from training while the block runs."""
+    return _changed([(parameter, "requires_grad") for parameter in find_head(model).module.parameters()], False)
+
+
+def without_dropout(model: nn.Module) -> AbstractContextManager[None]:
     """Drop nothing while the block runs, because a student that must match features cannot match noise.
 
     This includes dropout inside of attention and recurrent layers, and whole branches (the DropPath of timm and
@@ -51,19 +56,13 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
     """
     dropping = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
     shares = [
-        (module, name, getattr(module, name))
+        (module, name)
         for module in model.modules()
         if isinstance(module, dropping) or _drops_branches(module)
         for name in ("p", "drop_prob", "dropout")
         if isinstance(getattr(module, name, None), float | int)
     ]
-    for module, name, _ in shares:
-        setattr(module, name, 0.0)
-    try:
-        yield
-    finally:
-        for module, name, share in shares:
-            setattr(module, name, share)
+    return _changed(shares, 0.0)
 
 
 def _drops_branches(module: nn.Module) -> bool:
