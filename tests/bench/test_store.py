@@ -289,7 +289,7 @@ def test_bad_files_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         file.write_bytes(damaged)
         with pytest.raises(UsageError, match="cannot be read as an exported store"):
             import_store(file, out)
-    with pytest.raises(UsageError, match=r"cannot be read as an exported store .*No such file"):
+    with pytest.raises(UsageError, match=r"There is no file .*nothing.json.gz; check the path"):
         import_store(tmp_path / "nothing.json.gz", out)
     monkeypatch.setattr(store_module, "_LARGEST_FILE", 100)
     with pytest.raises(UsageError, match="is larger than 0 MiB"):

@@ -32,17 +32,14 @@ from pour.models.history import forgotten_before, history
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from torch import nn
 
-    from pour.auditing.audited import Audited
     from pour.auditing.distance import Align
     from pour.auditing.features import Role, Side, Tapped, View
     from pour.auditing.relearning import Relearning
     from pour.data.samples import Batches, IndexedSamples
     from pour.metrics.unlearning import Reference
-    from pour.training.run import Run
 
 __all__ = ["Auditor"]
 
@@ -56,23 +53,17 @@ _FROZEN = (
 
 
 @dataclass(kw_only=True)
-class Auditor:
+class Auditor(Tapper):
     """Runs the models, measures them, and attacks them. Each step adds its readings to ``book``."""
 
     models: Mapping[Role, nn.Module]
-    heads: Mapping[Role, str]
-    audited: Audited
-    run: Run
     limit: int | None
     relearning: Relearning | None
     """Options of the relearn attack; None leaves it out."""
     layers: bool
     align: Align
     epsilon: float | None
-    cache: Path | None
-    cache_unlearned: bool
     book: LineBook = field(default_factory=LineBook)
-    notes: list[str] = field(default_factory=list)
     discrepancies: list[Discrepancy] = field(default_factory=list)
     """Distances of the unlearned model to the retrained one, with their decisions."""
     collapse: dict[str, dict[str, int | float]] = field(default_factory=dict)
@@ -84,8 +75,9 @@ class Auditor:
         # Measuring a model takes about as long as running it over a few thousand images.
         self._weight = max(1, samples // 10)
         self._done, self._total = 0, len(self.models) * (samples + self._weight * (3 + (self.relearning is not None)))
+        self.advance = self._advance
         with ProgressBar(self._total, "audit", enabled=progress) as self._bar:
-            tapped = self._tap()
+            tapped = self.tap_all(self.models)
             self._prepare(tapped["unlearned"])
             self._measure(tapped)
             curves, maps = tuple(self._relearn()), tuple(self._layer_maps())
@@ -120,17 +112,6 @@ class Auditor:
         self._done += count
         self._bar.update(min(self._done, self._total), note=note)
 
-    def _tap(self) -> dict[Role, Tapped]:
-        return Tapper(
-            audited=self.audited,
-            run=self.run,
-            heads=self.heads,
-            cache=self.cache,
-            cache_unlearned=self.cache_unlearned,
-            advance=self._advance,
-            notes=self.notes,
-        ).tap_all(self.models)
-
     def _prepare(self, tapped: Tapped) -> None:
         """Count the samples, and set the measures that need these counts. A loader is counted after its pass."""
         self.counts = {
@@ -162,9 +143,9 @@ class Auditor:
             return
         for role, model in compared.items():
             self._measure_features(model, views)
-            self._advance(2 * self._weight, f"measured the {role} model")
+            self.advance(2 * self._weight, f"measured the {role} model")
         self._measure_distances(compared, views)
-        self._advance(len(self.models) * self._weight, "measured distances")
+        self.advance(len(self.models) * self._weight, "measured distances")
 
     @property
     def _suffixes(self) -> dict[str, str]:
@@ -322,7 +303,7 @@ class Auditor:
             except DivergenceError as error:
                 # The attack on one model that diverges must not cost the whole audit.
                 self.notes.append(f"relearning the {role} model is left out: {error}")
-            self._advance(self._weight, f"relearned the {role} model")
+            self.advance(self._weight, f"relearned the {role} model")
 
     def _layer_maps(self) -> list[LayerMap]:
         if not self.layers:

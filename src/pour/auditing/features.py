@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -59,15 +59,11 @@ class Seen(Features):
         place[order] = torch.arange(len(order), device=order.device)
         rows = place[self.samples].argsort(stable=True)
         features = self.features[rows]
-        return Seen(
-            features=features,
-            raw=features if self.raw is self.features else self.raw[rows],
-            labels=self.labels[rows],
-            samples=place[self.samples][rows],
-            scores=self.scores[order] if len(self.scores) else self.scores,
-            counts=self.counts[order] if len(self.counts) else self.counts,
-            confusion=self.confusion,
-        )
+        raw = features if self.raw is self.features else self.raw[rows]
+        by_sample = {"scores": self.scores, "counts": self.counts}
+        ordered = {name: values[order] for name, values in by_sample.items() if len(values)}
+        samples = place[self.samples][rows]
+        return replace(self, features=features, raw=raw, labels=self.labels[rows], samples=samples, **ordered)
 
 
 @dataclass(frozen=True, eq=False)

@@ -95,10 +95,10 @@ class Measurer:
 
     def features(self, model: Tapped, view: View) -> dict[str, Reading]:
         """Return membership attack, probes and norms, from one view of the features."""
-        measures = {
+        measures: dict[str, Callable[[Tapped, View], dict[str, Reading]]] = {
             "membership": self._membership,
-            "linear probe": self._linear_probe,
-            "knn probe": self._knn_probe,
+            "linear probe": partial(_probe_readings, "probe_linear", linear_probe),
+            "knn probe": partial(_probe_readings, "probe_knn", partial(knn_probe, seed=self.seed)),
             "norms": self._norms,
         }
         readings: dict[str, Reading] = {}
@@ -168,12 +168,6 @@ class Measurer:
             return torch.arange(len(labels), device=labels.device)
         taken = [(labels == c).nonzero().squeeze(1)[: round(share * total)] for c, total in totals.items()]
         return torch.cat(taken).sort().values
-
-    def _linear_probe(self, model: Tapped, view: View) -> dict[str, Reading]:
-        return _probe_readings("probe_linear", linear_probe, model, view)
-
-    def _knn_probe(self, model: Tapped, view: View) -> dict[str, Reading]:
-        return _probe_readings("probe_knn", partial(knn_probe, seed=self.seed), model, view)
 
     def _norms(self, model: Tapped, view: View) -> dict[str, Reading]:
         readings = {}

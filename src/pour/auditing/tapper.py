@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -211,20 +212,16 @@ class Tapper:
         rows = [self._task.rows(view.movedim(model.head.dim, 1), row_labels, model.network) for view in views]
         features, *raw = (part.features.float() for part in rows)
         scores, none = batch.scores.float(), torch.empty(0, device=self._device)
-        counts, confusion = none, none
+        measured = {"scores": scores, "counts": none, "confusion": none}
         if not self._task.one_label:
-            counts, confusion = (
-                self._task.counts(scores, labels),
-                self._task.confusion(scores, labels).sum(dim=0),
-            )
+            confusion = self._task.confusion(scores, labels).sum(dim=0)
+            measured = {"scores": none, "counts": self._task.counts(scores, labels), "confusion": confusion}
         return Seen(
             features=features,
             raw=raw[0] if raw else features,
             labels=rows[0].labels.long(),
             samples=rows[0].samples + first,
-            scores=scores if self._task.one_label else none,
-            counts=counts,
-            confusion=confusion,
+            **measured,
         )
 
     def _derived(self, model: _Model, twin: Seen) -> Seen:
@@ -299,12 +296,11 @@ class Tapper:
 def _twins(models: Sequence[_Model]) -> dict[Role, Role]:
     """Return for each model an earlier one with the same encoder, such as the original of a projected model."""
     twins: dict[Role, Role] = {}
-    for i, model in enumerate(models):
-        for other in models[:i]:
-            heads = (model.head.name, other.head.name)
-            if other.role not in twins and same_encoder(model.network, other.network, heads=heads):
-                twins[model.role] = other.role
-                break
+    for other, model in combinations(models, 2):
+        are_free = model.role not in twins and other.role not in twins
+        heads = (model.head.name, other.head.name)
+        if are_free and same_encoder(model.network, other.network, heads=heads):
+            twins[model.role] = other.role
     return twins
 
 

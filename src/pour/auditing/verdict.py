@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pour.errors import UsageError
@@ -64,7 +63,7 @@ def judge(
     above = reading.value > high
     meaning = metric.above if above else metric.below
     if meaning == "depends":
-        return _DEPENDENT[metric.name](_Others(suffix, verdict_on), above)
+        return _verdict_from_others(metric.name, suffix, above, verdict_on)
     if meaning == "loss":
         return "as the original" if _is_no_worse(reading, original, above) else "destroyed"
     if meaning == "towards original":
@@ -82,77 +81,38 @@ def _is_no_worse(reading: Reading, original: Reading | None, above: bool) -> boo
     return reading.value <= high if above else reading.value >= low
 
 
-@dataclass(frozen=True)
-class _Others:
-    """Verdicts on other metrics of the same images."""
+def _verdict_from_others(name: str, suffix: str, above: bool, verdict_on: Callable[[str], Verdict | None]) -> Verdict:
+    """Return the verdict on a value outside the interval that depends on verdicts on other metrics.
 
-    suffix: str
-    """Suffix of the images, such as ``_train``."""
-    verdict_on: Callable[[str], Verdict | None]
+    Args:
+        name: Name of the metric.
+        suffix: Suffix of the images, such as ``_train``.
+        above: Whether the value is above the interval.
+        verdict_on: Returns the verdict on another metric of the same features.
+    """
 
-    def on(self, stem: str) -> Verdict | None:
-        """Return the verdict on a metric of the same images."""
-        return self.verdict_on(f"{stem}{self.suffix}")
-
-    def on_accuracy(self, side: Literal["f", "r"]) -> Verdict | None:
+    def on_accuracy(side: Literal["f", "r"]) -> Verdict | None:
         """Return the verdict on the accuracy of the same images, or of the test images without such a verdict."""
-        name = f"acc_t{side}" if self.suffix == "_train" else f"acc_{side}{self.suffix}"
-        return self.verdict_on(name) or self.verdict_on(f"acc_{side}")
+        accuracy = f"acc_t{side}" if suffix == "_train" else f"acc_{side}{suffix}"
+        return verdict_on(accuracy) or verdict_on(f"acc_{side}")
 
-    @property
-    def answers_leak(self) -> bool:
-        """Whether the model still predicts the forgotten classes."""
-        return "leaks more" in (self.on_accuracy("f"), self.verdict_on("iou_f"))
-
-
-def _attack_rate(others: _Others, above: bool) -> Verdict:
-    # A rate alone shows only the position of the attack's threshold.
-    return "leaks more" if others.verdict_on("rmia_balanced_accuracy") == "leaks more" else "better"
-
-
-def _answer_distance(others: _Others, above: bool) -> Verdict:
-    return "leaks more" if others.answers_leak else "destroyed"
-
-
-def _aus(others: _Others, above: bool) -> Verdict:
-    return "leaks more" if others.answers_leak else _as_loss(others.on_accuracy("r"))
-
-
-def _difference(others: _Others, above: bool) -> Verdict:
-    """Return whether a difference from the retrained model is a leak or damage."""
-    return "leaks more" if others.on("cka_f_o") == "leaks more" or others.answers_leak else "destroyed"
-
-
-def _rus_o(others: _Others, above: bool) -> Verdict:
-    if not above:
-        return _difference(others, above)
-    # RUS(o) rewards any destruction of the forgotten class's features.
-    return "destroyed" if others.on("cka_f_o") == "destroyed" else "better"
-
-
-def _rus_r(others: _Others, above: bool) -> Verdict:
-    if others.on("cka_f_r") == "within its interval":
-        return _as_loss(others.on("cka_r_r"))
-    return _difference(others, above)
+    if name in ("rmia_tpr", "rmia_fpr"):
+        # A rate alone shows only the position of the attack's threshold.
+        return "leaks more" if verdict_on("rmia_balanced_accuracy") == "leaks more" else "better"
+    if name == "rus_o" and above:
+        # RUS(o) rewards any destruction of the forgotten class's features.
+        return "destroyed" if verdict_on(f"cka_f_o{suffix}") == "destroyed" else "better"
+    if name == "rus_r" and verdict_on(f"cka_f_r{suffix}") == "within its interval":
+        return _as_loss(verdict_on(f"cka_r_r{suffix}"))
+    if "leaks more" in (on_accuracy("f"), verdict_on("iou_f")):
+        return "leaks more"
+    if name == "aus":
+        return _as_loss(on_accuracy("r"))
+    if name == "answers_r":
+        return "destroyed"
+    # The features differ from the retrained model's: a leak or damage.
+    return "leaks more" if verdict_on(f"cka_f_o{suffix}") == "leaks more" else "destroyed"
 
 
 def _as_loss(verdict_on_retained: Verdict | None) -> Verdict:
     return "as the original" if verdict_on_retained == "as the original" else "destroyed"
-
-
-_DEPENDENT: dict[str, Callable[[_Others, bool], Verdict]] = {
-    "aus": _aus,
-    "rus_o": _rus_o,
-    "cka_f_r": _difference,
-    "rus_r": _rus_r,
-    "rmia_tpr": _attack_rate,
-    "rmia_fpr": _attack_rate,
-    "answers_r": _answer_distance,
-    "discrepancy_mmd": _difference,
-    "discrepancy_energy": _difference,
-    "discrepancy_sliced-wasserstein-1": _difference,
-}
-"""Rules for the metrics whose verdict depends on verdicts on other metrics, by name.
-
-A rule gets these verdicts, and whether the value is above the interval.
-"""

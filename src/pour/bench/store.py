@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from pour._io import atomic_path, refuse_to_overwrite, write_text
+from pour._io import atomic_path, existing_file, refuse_to_overwrite, write_text
 from pour._records import Json, decode, encode, read, record
 from pour.auditing.distance import Discrepancy
 from pour.auditing.measurement import Reading
@@ -168,6 +168,11 @@ class Cell:
         """Request, seed and row."""
         return CellKey(tuple(self.setup["forgotten"]), self.setup["seed"], self.setup["row"])
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the forgotten classes, or their indices if they have no names."""
+        return self.forgotten_names or tuple(map(str, self.key.forget))
+
 
 @record()
 class StoredExperiment:
@@ -256,9 +261,8 @@ class _SealedCell:
 
 def seal(cell: Cell) -> str:
     """Return the text of a cell's file, with a checksum of its content."""
-    content = json.loads(encode(cell))
-    sealed = {"schema": SCHEMA, "sha256": _checksum(content), "cell": content}
-    return json.dumps(sealed, indent=1, sort_keys=True) + "\n"
+    sealed = _SealedCell(cell=cell, sha256=_checksum(json.loads(encode(cell))))
+    return encode(sealed, indent=1, sort_keys=True) + "\n"
 
 
 def unseal(text: str, path: str | Path = "The cell") -> Cell:
@@ -309,7 +313,7 @@ def load_store(path: str | Path) -> Store:
         UsageError: There are no results, or the file is damaged.
     """
     source = Path(path)
-    if source.is_file():
+    if source.is_file() or source.suffix == ".gz":
         content = _read_results(source)
         return Store(path=source, cells=tuple(entry.cell for entry in content.cells), experiment=content.experiment)
     if not (source / CELLS).is_dir():
@@ -354,9 +358,9 @@ def _model_files(out: Path) -> dict[str, Any]:
     """Return the readable JSON files beside the models, by their path in the store."""
     files = {}
     for path in sorted((out / MODELS).rglob("*.json")):
-        with contextlib.suppress(OSError, ValueError):
-            files[path.relative_to(out).as_posix()] = json.loads(path.read_text(encoding="utf-8"))
-    return {name: facts for name, facts in files.items() if isinstance(facts, dict)}
+        with contextlib.suppress(UsageError):
+            files[path.relative_to(out).as_posix()] = read(dict[str, Json], path)
+    return files
 
 
 def settled_precision(out: Path, asked: Precision | None) -> Precision | None:
@@ -462,7 +466,8 @@ def export_store(out: str | Path, file: str | Path, *, overwrite: bool = False, 
     cells = []
     for cell in store.cells:
         path = folder / cell.key.path
-        run, report = (_beside(path.with_suffix(suffix)) for suffix in (".run.json", ".report.json"))
+        beside = (path.with_suffix(suffix) for suffix in (".run.json", ".report.json"))
+        run, report = (read(dict[str, Json], file) if file.is_file() else None for file in beside)
         cells.append(StoredCell(cell=cell, run=run, report=report))
     content = ResultFile(cells=tuple(cells), experiment=store.experiment, models=_model_files(folder))
     with atomic_path(target) as temporary:
@@ -470,18 +475,10 @@ def export_store(out: str | Path, file: str | Path, *, overwrite: bool = False, 
     return len(cells)
 
 
-def _beside(path: Path) -> Any:
-    """Return the content of a file beside a cell, or None if there is no such file."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is damaged; remove its cell and run pour bench again.") from error
-
-
 def _read_results(source: Path) -> ResultFile:
     """Return the content of a published file."""
     try:
-        with gzip.open(source) as stream:
+        with gzip.open(existing_file(source)) as stream:
             text = stream.read(_LARGEST_FILE + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{source} cannot be read as an exported store ({error}).") from error
@@ -575,7 +572,7 @@ def _odd_cells(kinds: list[list[Cell]]) -> str:
     """Describe the smallest group of cells."""
     smallest, others = kinds[0], sum(map(len, kinds[1:]))
     rows, seeds = sorted({cell.key.row for cell in smallest}), sorted({cell.key.seed for cell in smallest})
-    classes = dict.fromkeys(" and ".join(_class_names(cell)) for cell in smallest)
+    classes = dict.fromkeys(" and ".join(cell.class_names) for cell in smallest)
     where = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}, class {', '.join(classes)}"
     return f"{', '.join(rows)} ({where}) {'is' if len(smallest) == 1 else 'are'} unlike the other {others}"
 
@@ -583,14 +580,10 @@ def _odd_cells(kinds: list[list[Cell]]) -> str:
 def _command(cells: list[Cell]) -> str:
     """Return the flags that compute cells again."""
     seeds = sorted({cell.key.seed for cell in cells})
-    classes = dict.fromkeys(_class_names(cell)[0] for cell in cells if len(cell.key.forget) == 1)
+    classes = dict.fromkeys(cell.class_names[0] for cell in cells if len(cell.key.forget) == 1)
     flags = ["--seeds", ",".join(map(str, seeds)) + "," * (len(seeds) == 1)]
     flags += [part for name in classes for part in ("--forget", name)]
     return (
         f"run pour bench on this store with {shlex.join(flags)} and without --methods, which redoes those that do not "
         "match, and remove cells of rows that the experiment no longer has."
     )
-
-
-def _class_names(cell: Cell) -> tuple[str, ...]:
-    return cell.forgotten_names or tuple(map(str, cell.key.forget))

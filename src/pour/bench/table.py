@@ -145,7 +145,7 @@ class _Results(Store):
     def class_names(self, request: tuple[int, ...]) -> str:
         """Return the names of a request's classes, or their indices if they have no names."""
         cell = next(cell for cell in self.cells if cell.key.forget == request)
-        return ", ".join(cell.forgotten_names or map(str, request))
+        return ", ".join(cell.class_names)
 
     def by_row(self, *requests: tuple[int, ...]) -> dict[str, list[Cell]]:
         """Return the cells of requests by row, in the order of the experiment."""
@@ -527,9 +527,9 @@ def _side_by_side(results: _Results, columns: Sequence[str] | None) -> ResultTab
             merged = rows.setdefault((row.name, row.encoder), replace(row, cells=(), entries={}))
             # A row that was tuned for one class only has two settings.
             setting = " or ".join(dict.fromkeys([*merged.setting.split(" or "), row.setting]))
-            merged = replace(merged, setting=setting, cells=(*merged.cells, *row.cells))
-            merged = replace(merged, entries={**merged.entries, **entries})
-            rows[row.name, row.encoder] = merged
+            rows[row.name, row.encoder] = replace(
+                merged, setting=setting, cells=(*merged.cells, *row.cells), entries={**merged.entries, **entries}
+            )
     order = list(results.by_row(*names))
     notes = [table.notes for table in tables.values()]
     shared = [note for note in notes[0] if all(note in others for others in notes)]
