@@ -49,7 +49,6 @@ __all__ = [
     "error_path",
     "make_iterative",
     "read_errors",
-    "remove_errors",
     "slower",
 ]
 
@@ -81,12 +80,6 @@ def error_path(key: CellKey) -> Path:
     return Path(ERRORS) / key.path.relative_to(CELLS).with_suffix(".txt")
 
 
-def remove_errors(out: Path, keys: Iterable[CellKey]) -> None:
-    """Delete the tracebacks of cells that are computed again."""
-    for key in keys:
-        (out / error_path(key)).unlink(missing_ok=True)
-
-
 def read_errors(out: Path, keys: Iterable[CellKey]) -> dict[CellKey, str]:
     """Return the last line of each traceback, by cell."""
     files = {key: out / error_path(key) for key in keys}
@@ -105,7 +98,8 @@ class CellWorker:
 
     def prepare(self) -> None:
         """Read the dataset, build the network, and start the device."""
-        self._shared.prepare()
+        self._shared.build()
+        self._shared.data_digest  # noqa: B018 - the property keeps its value
         torch.zeros(1, device=self._shared.device)
 
     def do(self, key: ModelKey | CellKey) -> None:

@@ -22,7 +22,7 @@ from pour.errors import PourError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["Crew", "Worker", "check_ray", "crew"]
+__all__ = ["Crew", "Worker", "alone", "check_workers", "crew"]
 
 # Seconds until a machine without an answer counts as absent.
 _PATIENCE = 10.0
@@ -64,10 +64,11 @@ def crew(
         with _in_processes(start, device, jobs) as do:
             yield do
     else:
-        yield partial(_alone, start())
+        yield partial(alone, start())
 
 
-def _alone(worker: Worker[Task], tasks: Iterable[Task]) -> Iterator[Task]:
+def alone(worker: Worker[Task], tasks: Iterable[Task]) -> Iterator[Task]:
+    """Run tasks in this process and yield each finished task."""
     for task in tasks:
         worker.do(task)
         yield task
@@ -197,14 +198,18 @@ def _on_ray(start: Callable[[], Worker[Task]], device: str | None, jobs: int, ad
             ray.shutdown()
 
 
-def check_ray(address: str) -> None:
-    """Raise UsageError unless a Ray cluster can have this address. Ray itself would try for ten minutes.
+def check_workers(jobs: int, address: str | None = None) -> None:
+    """Raise UsageError unless there can be ``jobs`` workers at an address. Ray itself would try for ten minutes.
 
     Args:
-        address: auto, local, HOST:PORT or ray://HOST:PORT.
+        jobs: Number of workers.
+        address: Address of a Ray cluster: auto, local, HOST:PORT or ray://HOST:PORT. None is this machine.
     """
-    _import_ray()
-    if address in ("auto", "local"):
+    if jobs < 1:
+        raise UsageError(f"The number of jobs must be at least 1, but is {jobs}.")
+    if address is not None:
+        _import_ray()
+    if address in (None, "auto", "local"):
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():

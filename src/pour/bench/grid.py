@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
 from pour._io import write_text
 from pour._progress import ProgressBar
-from pour.bench.cell import CACHE, CellWorker, cell_setup, error_path, read_errors, remove_errors
-from pour.bench.executors import check_ray, crew
+from pour.bench.cell import CACHE, CellWorker, cell_setup, error_path, read_errors
+from pour.bench.executors import alone, check_workers, crew
 from pour.bench.shared_models import ModelKey, SharedModels
 from pour.bench.store import (
     CellKey,
@@ -26,13 +26,12 @@ from pour.training.run import Run, resolve_device
 from pour.unlearning.registry import get_method
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
     from pour.bench.executors import Crew
     from pour.bench.experiment import Experiment
     from pour.bench.rows import Row
-    from pour.bench.store import Cell
     from pour.training.run import Precision
 
 __all__ = ["Outcome", "claim", "requests_of", "run_experiment"]
@@ -89,10 +88,7 @@ def run_experiment(
         compile: Let methods compile the encoders that they train. This is faster for a whole grid on a GPU.
         progress: Show a progress bar.
     """
-    if jobs < 1:
-        raise UsageError(f"The number of jobs must be at least 1, but is {jobs}.")
-    if ray is not None:
-        check_ray(ray)
+    check_workers(jobs, ray)
     # With Ray, the workers have the device.
     device = device if ray is not None else str(resolve_device(device))
     shared = SharedModels.open(experiment, out, root, device, precision)
@@ -116,12 +112,13 @@ def run_experiment(
         write_text(folder / CACHE / "probe", "")
         # The cache of a killed run may be damaged.
         shutil.rmtree(folder / CACHE, ignore_errors=True)
-        remove_errors(folder, (key for cells in pending.values() for key in cells))
+        for key in (key for cells in pending.values() for key in cells):
+            (folder / error_path(key)).unlink(missing_ok=True)
         needed = sum(map(len, pending.values())) + sum(len(group.models(shared)) for group in pending)
         with crew(partial(CellWorker, replace(shared), compile), device=device, jobs=min(jobs, needed), ray=ray) as do:
             # Heads share the features of their backbone: this process computes them once, while the others start.
             quick = shared.task.is_quick(grid.architecture)
-            train = partial(_train_here, shared) if quick and ray is None else do
+            train = partial(alone, CellWorker(shared, compile)) if quick and ray is None else do
             # A newly trained original makes cells of its other requests stale, so look until nothing is left.
             while pending:
                 done |= _compute(pending, shared, train, do, f"bench {grid.name}", progress=progress)
@@ -253,23 +250,18 @@ def _turn(experiment: Experiment, key: CellKey) -> tuple[int, int]:
     return key.seed, 1 if row.setting == "common" else 2
 
 
-def _train_here(shared: SharedModels, keys: Iterable[ModelKey | CellKey]) -> Iterator[ModelKey | CellKey]:
-    for key in keys:
-        if isinstance(key, ModelKey):
-            shared.train(key)
-        yield key
-
-
 @dataclass(frozen=True)
 class _Group:
     """The cells of one seed and one request, which share the trained models."""
 
     forget: tuple[int, ...]
     seed: int
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...] = field(hash=False)
 
-    def __hash__(self) -> int:
-        return hash((self.forget, self.seed))
+    @property
+    def cells(self) -> dict[CellKey, Row]:
+        """The rows by the keys of their cells."""
+        return {CellKey(self.forget, self.seed, row.name): row for row in self.rows}
 
     def models(self, shared: SharedModels) -> list[ModelKey]:
         """Return the models that must be trained first."""
@@ -278,7 +270,7 @@ class _Group:
 
     def pending(self, shared: SharedModels) -> list[CellKey]:
         """Return the cells that are missing, damaged, or of other settings, samples or models, in row order."""
-        rows = {CellKey(self.forget, self.seed, row.name): row for row in self.rows}
+        rows = self.cells
         cells = {key: read_cell(shared.out, key) for key in rows}
         good = {
             key: cell
@@ -312,12 +304,10 @@ def _pending(
 def _failures(out: Path, groups: Sequence[_Group]) -> list[str]:
     """Return a sentence per failed cell. It names the classes if there are several requests."""
     several = len({group.forget for group in groups}) > 1
-    cells: list[Cell | None] = [
-        read_cell(out, CellKey(group.forget, group.seed, row.name)) for group in groups for row in group.rows
-    ]
     sentences = []
-    for cell in cells:
+    for key in (key for group in groups for key in group.cells):
+        cell = read_cell(out, key)
         if cell is not None and cell.failed is not None:
             classes = f", class{'es' * (len(cell.forgotten_names) > 1)} {', '.join(cell.forgotten_names)}"
-            sentences.append(f"{cell.key.row}{classes * several}, seed {cell.key.seed}: {cell.failed}")
+            sentences.append(f"{key.row}{classes * several}, seed {key.seed}: {cell.failed}")
     return sentences

@@ -132,11 +132,6 @@ class SharedModels:
         except UsageError:
             return None
 
-    def prepare(self) -> None:
-        """Read the dataset and build the network, before the first model needs them."""
-        self.build()
-        self.data_digest  # noqa: B018 - the property keeps its value
-
     def build(self) -> nn.Module:
         """Return the network as training starts from it."""
         return self.task.build(self.experiment.architecture, self.dataset)
@@ -183,7 +178,12 @@ class SharedModels:
         seconds = time.perf_counter() - started
         path.parent.mkdir(parents=True, exist_ok=True)
         self.task.save(model, path, self.dataset, experiment.architecture)
-        facts = {**self.identity(key), "data": self.data_digest, "precision": run.precision, "digest": _digest(model)}
+        facts = {
+            **self.identity(key),
+            "data": self.data_digest,
+            "precision": run.precision,
+            "digest": digest(model.state_dict()),
+        }
         write_text(path.with_suffix(".json"), json.dumps(facts, indent=1))
         surroundings = {"seconds": seconds, "loop_seconds": log.seconds}
         surroundings |= circumstances(run.torch_device, run.precision)
@@ -209,16 +209,12 @@ class SharedModels:
         except (OSError, UsageError):
             # A model that is missing or unreadable is trained again.
             return None
-        found_digest = _digest(model)
-        if found_digest != stored.get("digest"):
+        found = digest(model.state_dict())
+        if found != stored.get("digest"):
             return None
         if self.present_digest not in (None, stored.get("data")):
             raise UsageError(
                 f"{path} was trained on other images than {self.experiment.dataset} has now; give another folder "
                 "--out, or remove its models."
             )
-        return SharedModel(model, found_digest)
-
-
-def _digest(model: nn.Module) -> str:
-    return digest(model.state_dict())
+        return SharedModel(model, found)

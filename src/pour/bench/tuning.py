@@ -21,7 +21,7 @@ from pour._io import write_text
 from pour._progress import ProgressBar
 from pour._records import encode, read, record
 from pour.bench.cell import attempt, make_iterative
-from pour.bench.executors import crew
+from pour.bench.executors import check_workers, crew
 from pour.bench.grid import claim, requests_of
 from pour.bench.rows import starting_options
 from pour.bench.selection import Rule, Trial, TuningResult, beyond, choose
@@ -340,8 +340,7 @@ def tune_experiment(
         compile: Compile the encoders that methods train.
         progress: Show a progress bar.
     """
-    if jobs < 1:
-        raise UsageError(f"The number of jobs must be at least 1, but is {jobs}.")
+    check_workers(jobs)
     shared = SharedModels.open(experiment, out, root, str(resolve_device(device)), precision)
     folder = shared.out
     names = _methods(shared.experiment, methods)

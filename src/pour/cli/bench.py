@@ -19,8 +19,6 @@ from pour.cli.flags import (
     parse_settings,
     refuse_unread,
 )
-from pour.cli.terminal import tell_outcome
-from pour.errors import UsageError
 
 __all__ = ["bench"]
 
@@ -66,20 +64,24 @@ def bench(
     quiet: Quiet = False,
 ) -> None:
     """Compute the results of an experiment, and show its table; resumes a stopped run."""
-    from pour.bench import export_store, get_experiment, import_store, parse_seeds, run_experiment
+    from pour.bench import (
+        export_store,
+        get_experiment,
+        import_store,
+        make_table,
+        parse_seeds,
+        run_experiment,
+        show_table,
+    )
+    from pour.bench.executors import check_workers
     from pour.bench.grid import requests_of
+    from pour.bench.rendering import save_bars
     from pour.bench.shared_models import SharedModels
     from pour.training.run import Run
 
     if export is not None:
-        flags: dict[str, object] = {
-            "--methods": methods,
-            "--seeds": seeds,
-            "--forget": forget,
-            "--root": root,
-            "--tuning": tuning,
-        }
-        flags |= {"--set": settings, "--jobs": None if jobs == 1 else jobs, "--ray": ray}
+        flags: dict[str, object] = {"--methods": methods, "--seeds": seeds, "--forget": forget, "--root": root}
+        flags |= {"--tuning": tuning, "--set": settings, "--jobs": None if jobs == 1 else jobs, "--ray": ray}
         refuse_unread({**flags, "--compile": compile, "--device": device, "--precision": precision}, "with --export")
     elif import_ is None:
         refuse_unread({"--overwrite": overwrite}, "without --export or --import")
@@ -92,8 +94,7 @@ def bench(
     if import_ is not None:
         # An error in another flag must not leave half of the work done.
         grid.select(methods)
-        if jobs < 1:
-            raise UsageError(f"The number of jobs must be at least 1, but is {jobs}.")
+        check_workers(jobs, ray)
         run = Run(device=None if ray is not None else device, precision=precision)  # type: ignore[arg-type]
         requests_of(SharedModels(grid, folder, root, str(run.device), run.precision), forget)
         new = import_store(import_, folder, overwrite=overwrite, experiment=grid.name)
@@ -117,16 +118,11 @@ def bench(
         progress=not quiet,
     )
     # The work is reported even if the store as a whole makes no table.
-    tell_outcome(outcome, folder)
+    for sentence in outcome.failed:
+        typer.echo(f"failed: {sentence}", err=True)
+    typer.echo(f"{outcome.done} cells made, {outcome.kept} were there: {folder}")
     if not quiet:
-        _show(folder, outcome.requests if forget else None)
-
-
-def _show(folder: Path, requests: tuple[tuple[int, ...], ...] | None) -> None:
-    """Print the table of each request, by default of the experiment's first request."""
-    from pour.bench import make_table, show_table
-    from pour.bench.rendering import save_bars
-
-    save_bars(folder)
-    for request in requests or (None,):
-        show_table(make_table(folder, forget=request))
+        save_bars(folder)
+        # By default only the experiment's first request.
+        for request in outcome.requests if forget else (None,):
+            show_table(make_table(folder, forget=request))

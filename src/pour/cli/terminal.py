@@ -6,7 +6,6 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 
 import pour
@@ -19,10 +18,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from torch import nn
 
-    from pour.bench.grid import Outcome
     from pour.training.tasks.task import Dataset
 
-__all__ = ["PlainWeights", "open_model", "open_own", "show", "tell_outcome"]
+__all__ = ["PlainWeights", "open_model", "open_own", "show"]
 
 PIPE_WIDTH = 160
 
@@ -115,13 +113,6 @@ def open_model(
     if num_classes is None:
         raise UsageError("Plain weights need the number of classes; pass --data or --num-classes.")
     return pour.load(path, plain.build(num_classes))
-
-
-def tell_outcome(outcome: Outcome, folder: Path) -> None:
-    """Print the failed cells to standard error, and the numbers of cells to standard output."""
-    for sentence in outcome.failed:
-        typer.echo(f"failed: {sentence}", err=True)
-    typer.echo(f"{outcome.done} cells made, {outcome.kept} were there: {folder}")
 
 
 def show(content: RenderableType, *, quiet: bool = False) -> None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from pour._io import existing_file
+from pour._io import atomic_path, existing_file
 from pour.errors import UsageError, first_line
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["digest", "load_into", "read_state_dict"]
+__all__ = ["digest", "load_into", "read_state_dict", "write_tensors"]
 
 TORCH_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".tar"}
 _NESTED_KEYS = ("state_dict", "model_state_dict", "model")
@@ -73,6 +74,13 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         is_from_pour = "pour" in (file.metadata() or {})
     return state if is_from_pour else _strip_prefixes(state)
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write tensors to a safetensors file, atomically."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_path(path) as temporary:
+        save_file(plain, temporary, metadata)
 
 
 def is_torch_file(path: Path) -> bool:

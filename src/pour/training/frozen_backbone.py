@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from pour._io import atomic_path
 from pour.data.loader import DeviceLoader
 from pour.data.splits import Splits
 from pour.errors import UsageError
@@ -21,7 +19,7 @@ from pour.models.card import set_class_names
 from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
 from pour.models.networks.registry import build_model
-from pour.models.state import load_into, read_state_dict
+from pour.models.state import load_into, read_state_dict, write_tensors
 from pour.models.tap import extract_features, fast_encoder
 from pour.training.loop import TrainingLog, fit
 
@@ -121,11 +119,7 @@ class FrozenBackbone:
 
     def save_head(self, model: nn.Module, path: Path) -> None:
         """Write only the head of a network. The file of weights contains the encoder."""
-        state = {
-            name: tensor.detach().cpu().contiguous() for name, tensor in find_head(model).layer.state_dict().items()
-        }
-        with atomic_path(path) as temporary:
-            save_file(state, temporary)
+        write_tensors(find_head(model).layer.state_dict(), path)
 
     def load_head(self, path: Path) -> nn.Module:
         """Return the network with the head that :meth:`save_head` wrote."""

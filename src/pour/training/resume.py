@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
-from pour._io import atomic_path
+from pour.models.state import write_tensors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,10 +40,7 @@ class ResumeFile:
         for index, state in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{index}/{key}": value for key, value in state.items() if value is not None}
         metadata = {"fingerprint": self.fingerprint, "progress": json.dumps(progress)}
-        with atomic_path(self.path) as temporary:
-            save_file(
-                {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary, metadata
-            )
+        write_tensors(tensors, self.path, metadata)
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
         """Load the state into ``model`` and ``optimizer`` and return the progress, or None without a usable file."""

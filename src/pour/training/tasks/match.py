@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 
-from pour._io import atomic_path
 from pour.data.dataset import ImageDataset, ImageSplit
 from pour.data.digest import split_digest
 from pour.data.registry import load_dataset
@@ -27,7 +25,7 @@ from pour.models.modes import evaluating
 from pour.models.networks.registry import rebuild
 from pour.models.output import scores_of
 from pour.models.projecting.fold import fold
-from pour.models.state import tensor_digest
+from pour.models.state import tensor_digest, write_tensors
 from pour.models.tap import device_of, extract_features, to_unit
 from pour.training.loop import TrainingLog
 from pour.training.tasks.classify import Images
@@ -206,10 +204,9 @@ class Match(Images):
     def save(self, model: nn.Module, path: Path, dataset: ImageDataset, arch: str) -> None:
         if _is_trained(arch):
             super().save(model, path, dataset, arch)
-            return
-        # The encoder is in its own files.
-        with atomic_path(path) as temporary:
-            save_file({"text": model.text.cpu().contiguous()}, temporary)  # type: ignore[operator]
+        else:
+            # The encoder is in its own files.
+            write_tensors({"text": model.text}, path)  # type: ignore[dict-item]
 
     def load_model(self, path: Path, dataset: ImageDataset, arch: str) -> nn.Module:
         return super().load_model(path, dataset, arch) if _is_trained(arch) else self.build(arch, dataset)
