@@ -237,8 +237,7 @@ def _rows_of(method: str, dataset: str, tuned: Callable[[str], Row]) -> list[Row
     ]
     # A tuned row without tuned options already has the defaults.
     for name, options in {} if tuned_one.untuned else data.default.get(method, {}).items():
-        changed = "".join(f", but {option}={value}" for option, value in options.items())
-        note = f"the method's defaults{changed}"
+        note = _defaults_but(options)
         row = Row(name=name, method=method, setting="default", family=family, options=options, note=note)
         rows_of_method.append(row)
     return rows_of_method
@@ -248,13 +247,19 @@ def _anchored_rows(delete: Row) -> list[Row]:
     """Return POUR-A at its defaults and DELETE with its tuned options, both on forget images and copies of them."""
     # By default POUR-A also reads retained images if the request has them, as a benchmark's request does.
     views = {"anchor": "views"}
-    note = "the method's defaults, but anchor=views"
+    note = _defaults_but(views)
     return [
         Row(name="pour-a", method="pour-a", setting="default", family="paper", options=views, note=note),
         replace(
             delete, name="delete-anchored", options={**delete.options, **views}, note=f"{delete.note}; anchor=views"
         ),
     ]
+
+
+def _defaults_but(changes: Mapping[str, Any]) -> str:
+    """Return the note of a row with a method's defaults and these changes."""
+    changed = ", ".join(f"{name}={value}" for name, value in changes.items())
+    return f"the method's defaults, but {changed}" if changed else "the method's defaults"
 
 
 def common_options(method: type[IterativeMethod], dataset: str) -> dict[str, Any]:
@@ -308,9 +313,8 @@ def tuned_row(method: str, dataset: str, folder: Path | None = None, *, architec
     row = Row(name=f"{method}-tuned", method=method, setting="tuned", family=_family(method))
     if choice is None or other is not None:
         defaults, options = make_method(method).options(), tuned_row_options(method, dataset, {})
-        changes = ", ".join(f"{name}={value}" for name, value in options.items() if defaults.get(name) != value)
-        note = "not tuned: the method's defaults" + (f", but {changes}" if changes else "")
-        return replace(row, options=options, note=note, untuned=True)
+        changes = {name: value for name, value in options.items() if defaults.get(name) != value}
+        return replace(row, options=options, note=f"not tuned: {_defaults_but(changes)}", untuned=True)
     return replace(
         row,
         options=tuned_row_options(method, dataset, choice.options),

@@ -97,44 +97,42 @@ def unlearn(
     flags |= {"--compile": compile, "--device": device, "--precision": precision}
     flags |= {"--text": text, "--concept-part": concept_part}
     _refuse_unread_in_unlearning(bool(concept), flags, options)
+    request = None
     if concept:
         original = open_own(model, "--concept is for zero-shot classifiers that pour train has written")
         forgotten = forget_by_text(original, concept, text, concept_part)
-        entries = _keep(forgotten, out, fold, overwrite)
-        if not quiet:
-            record = dataclasses.replace(pour.history(forgotten)[-1], class_names=tuple(concept))
-            typer.echo(bottom_line(record, None))
-            print_history(entries, title=str(out.name))
-        typer.echo(out)
-        return
-    forget = forget or []
-    configured = make_method(method or DEFAULT_METHOD, **options)
-    _require_data(configured, data, recipe)
-    plain = PlainWeights.of(arch, mean, std, model)
-    if data is None:
-        original = open_model(model, plain, None, num_classes)
-        request = pour.ForgetRequest(classes=forget)
     else:
-        task = get_task(find_task(data))
-        dataset = task.load(data, root)
-        original = open_model(model, plain, dataset)
-        request = request_of(task, dataset, forget, configured, original, recipe=recipe, seed=seed)
-    forgotten = pour.unlearn(
-        original,
-        request,
-        method=configured,
-        seed=seed,
-        device=device,
-        precision=precision,  # type: ignore[arg-type]
-        progress=not quiet,
-        compile=compile,
-    )
+        configured = make_method(method or DEFAULT_METHOD, **options)
+        _require_data(configured, data, recipe)
+        plain = PlainWeights.of(arch, mean, std, model)
+        if data is None:
+            original = open_model(model, plain, None, num_classes)
+            request = pour.ForgetRequest(classes=forget or [])
+        else:
+            task = get_task(find_task(data))
+            dataset = task.load(data, root)
+            original = open_model(model, plain, dataset)
+            request = request_of(task, dataset, forget or [], configured, original, recipe=recipe, seed=seed)
+        forgotten = pour.unlearn(
+            original,
+            request,
+            method=configured,
+            seed=seed,
+            device=device,
+            precision=precision,  # type: ignore[arg-type]
+            progress=not quiet,
+            compile=compile,
+        )
     # The model is saved first, so that an error in the measurement does not lose it.
     entries = _keep(forgotten, out, fold, overwrite)
     if not quiet:
-        run = Run(seed=seed, device=device, progress=False)
-        accuracies = forget_accuracies(original, forgotten, request, run)
-        typer.echo(bottom_line(pour.history(forgotten)[-1], accuracies, pixels=request.pixelwise))
+        record, accuracies = pour.history(forgotten)[-1], None
+        if request is None:
+            record = dataclasses.replace(record, class_names=tuple(concept or ()))
+        else:
+            run = Run(seed=seed, device=device, progress=False)
+            accuracies = forget_accuracies(original, forgotten, request, run)
+        typer.echo(bottom_line(record, accuracies, pixels=request is not None and request.pixelwise))
         print_history(entries, title=str(out.name))
     typer.echo(out)
 
