@@ -22,7 +22,7 @@ from pour.unlearning.registry import register
 from pour.unlearning.request import Need
 from pour.unlearning.toolkit.anchors import Anchor, AnchorKind, anchor_kind, anchored_steps
 from pour.unlearning.toolkit.distillation import MOST_LEFT
-from pour.unlearning.toolkit.feature_matching import MOST_ANCHOR_ERROR, Matching, copy_state, move_back
+from pour.unlearning.toolkit.feature_matching import MOST_ANCHOR_ERROR, Matching, Measured, copy_state, move_back
 from pour.unlearning.toolkit.find_rate import find_rate
 from pour.unlearning.toolkit.measured_direction import CANDIDATES, Answers, choose_by_measurement
 from pour.unlearning.toolkit.teachers import frozen_head, without_dropout
@@ -49,6 +49,8 @@ _MEASURED = 1000
 _MEASURED_SCENES = 32
 # Share of the forget images that the encoder may still show before a warning reports it.
 _MOST_ENCODER_SHARE = 0.03
+# Measurements that stand for the original encoder.
+_UNCHANGED = Measured(left=1.0, changed=0.0, anchor_error=0.0)
 
 
 @register
@@ -176,10 +178,7 @@ class _Round:
     state: dict[str, Tensor]
     part: float = 0.0
     """Part of the way from the original that was kept."""
-    error: float = 0.0
-    """Error on the anchors."""
-    changed: float = 0.0
-    """Share of the anchors whose decision changed."""
+    measured: Measured = _UNCHANGED
 
 
 @dataclass
@@ -214,11 +213,11 @@ class _Encoder:
             self.model.load_state_dict(best.state)
             if done.part < 1:
                 lr /= _FACTOR
-            elif done.error < MOST_ANCHOR_ERROR / _FACTOR:
+            elif done.measured.anchor_error < MOST_ANCHOR_ERROR / _FACTOR:
                 # The anchors hold the encoder more tightly than necessary.
                 self.matching.weight /= _WEIGHT_FACTOR
         self.model.load_state_dict(best.state)
-        measured = {"anchor_error": best.error, "anchors_changed": best.changed}
+        measured = {"anchor_error": best.measured.anchor_error, "anchors_changed": best.measured.changed}
         self.run.log(self.run.steps, encoder_share=best.share, part_kept=best.part, **measured)
         return best.share, best.part
 
@@ -242,7 +241,7 @@ class _Encoder:
         part, measured = move_back(self.model, original, self.matching.measure, most_left=most_left)
         share = forget_accuracy(self.model, self.request, self.run)
         state = copy_state(self.model)
-        return _Round(share, state, part, *((measured.anchor_error, measured.changed) if measured else ()))
+        return _Round(share, state, part, measured) if measured else _Round(share, state)
 
     def _find_rate(self, original: dict[str, Tensor]) -> float | None:
         """Return the rate whose trial ends with the lowest loss on images that are the same for all trials."""

@@ -127,14 +127,11 @@ def _watched(model: nn.Module, moments: dict[Layer, Tensor], generator: torch.Ge
         moment = (rows.mT @ rows).double()
         moments[layer] = moments[layer] + moment if layer in moments else moment  # type: ignore[index]
 
-    linear = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
-    layers = [layer for layer in linear if layer.weight.requires_grad]
-    handles = [layer.register_forward_pre_hook(watch) for layer in layers]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for layer in model.modules():
+            if isinstance(layer, nn.Linear | nn.Conv2d) and layer.weight.requires_grad:
+                hooks.callback(layer.register_forward_pre_hook(watch).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _patches(layer: nn.Conv2d, maps: Tensor, generator: torch.Generator) -> Tensor:

@@ -13,7 +13,7 @@ from pour.data.draws import rows_per_class
 from pour.data.samples import as_samples, checked_batch, first_batch, is_indexed
 from pour.errors import UsageError
 from pour.models.tap import to_unit
-from pour.training.loop import Epochs, is_epochs
+from pour.training.loop import Epochs, as_epochs, is_epochs
 from pour.unlearning.user_batches import LabelRule, MixedBatches, UserBatches
 
 if TYPE_CHECKING:
@@ -71,9 +71,7 @@ class Images:
         """Whether each sample has one label that can be read without the image."""
         return is_indexed(self._source) and not is_pixelwise(self._source)
 
-    def training(
-        self, run: Run, *, batch_size: int, augment: bool = True, salt: int = 0, full: bool = False
-    ) -> Epochs | Any:
+    def training(self, run: Run, *, batch_size: int, augment: bool = True, salt: int = 0, full: bool = False) -> Epochs:
         """Return shuffled batches for training. An epoch contains every image once.
 
         Only a last batch that BatchNorm cannot take is left out: a single image, or scenes too few to fill it.
@@ -86,9 +84,9 @@ class Images:
             full: Leave out every last batch that is not full, as training from scratch does.
         """
         if self.from_user:
-            return self._source
+            return as_epochs(self._source, run)
         seed = int(np.random.SeedSequence([run.seed, salt]).generate_state(1)[0]) if salt else run.seed
-        return self._source.batches(
+        batches: Epochs = self._source.batches(
             batch_size,
             run.torch_device,
             seed=seed,
@@ -97,6 +95,7 @@ class Images:
             mirrors=self._mirrors,
             drop_last=full or len(self._source) % batch_size == 1 or not self._has_labels,
         )
+        return as_epochs(batches, run)
 
     def once(self, run: Run, *, batch_size: int = _EVALUATION_BATCH) -> Batches:
         """Return every image once, without augmentation, in order."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pour.errors import UsageError
-from pour.training.loop import BatchNormMode, as_epochs, fit
+from pour.training.loop import BatchNormMode, fit
 from pour.training.recipes import Recipe
 from pour.training.schedule import Schedule
 from pour.training.step import make_optimizer, trainable
@@ -94,7 +94,7 @@ class IterativeMethod(Method):
         """
         sized = zip(sources, sizes or [self.batch_size] * len(sources), strict=True)
         return [
-            as_epochs(images.training(run, batch_size=size, augment=self.augment, salt=salt), run)
+            images.training(run, batch_size=size, augment=self.augment, salt=salt)
             for salt, (images, size) in enumerate(sized)
         ]
 

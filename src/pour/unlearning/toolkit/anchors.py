@@ -11,7 +11,6 @@ from torch import Tensor
 
 from pour.errors import UsageError
 from pour.models.tap import checked_batches, to_unit
-from pour.training.loop import as_epochs
 from pour.unlearning.toolkit.batches import EpochsFrom
 from pour.unlearning.user_batches import join_batches
 
@@ -112,11 +111,10 @@ def anchored_steps(
         salt: Number that gives several loaders of one run different draws.
         augment: Crop and mirror the forget images of a split at random.
     """
-    forget = as_epochs(request.forget.training(run, batch_size=batch_size, augment=augment, salt=2 * salt), run)
+    forget = request.forget.training(run, batch_size=batch_size, augment=augment, salt=2 * salt)
     retain = None
     if kind == "retained":
-        batches = request.retain.training(run, batch_size=anchors, augment=augment, salt=2 * salt + 1)
-        retain = as_epochs(batches, run)
+        retain = request.retain.training(run, batch_size=anchors, augment=augment, salt=2 * salt + 1)
 
     def epoch(number: int) -> Iterator[tuple[Tensor, ...]]:
         generator = _generator(run, salt, number)
