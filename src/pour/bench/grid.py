@@ -117,8 +117,7 @@ def run_experiment(
         needed = sum(map(len, pending.values())) + sum(len(group.models(shared)) for group in pending)
         with crew(partial(CellWorker, replace(shared), compile), device=device, jobs=min(jobs, needed), ray=ray) as do:
             # Heads share the features of their backbone: this process computes them once, while the others start.
-            quick = shared.task.is_quick(grid.architecture)
-            train = partial(alone, CellWorker(shared, compile)) if quick and ray is None else do
+            train = partial(alone, CellWorker(shared, compile)) if shared.is_quick and ray is None else do
             # A newly trained original makes cells of its other requests stale, so look until nothing is left.
             while pending:
                 done |= _compute(pending, shared, train, do, f"bench {grid.name}", progress=progress)
@@ -211,8 +210,7 @@ def _compute(
     with ProgressBar(total, description, enabled=progress) as bar:
         # One seed after the other, so that a stopped grid has whole seeds. If models are ready in seconds, those of all
         # seeds are prepared first, because waiting for the last cell of each seed takes longer.
-        at_once = shared.task.is_quick(shared.experiment.architecture)
-        batches = [list(pending)] if at_once else [[group] for group in pending]
+        batches = [list(pending)] if shared.is_quick else [[group] for group in pending]
         training = train(_models(batches[0], shared))
         for batch, following in zip(batches, [*batches[1:], []], strict=True):
             for key in training:

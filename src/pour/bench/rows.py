@@ -57,8 +57,6 @@ TUNED = Path(__file__).with_name("tuned.json")
 Options = dict[str, Option]
 # Rows also name files.
 _ROW_NAME = re.compile(r"[\w.+-]+")
-_USUAL_RATE = 1e-4
-_COMMON_NOTE = "the rivals' common code base"
 _FAMILIES: dict[str, Family] = {"paper": "paper", "controls": "control", "relatives": "relative", OTHERS: "relative"}
 
 
@@ -113,7 +111,7 @@ class Row:
 class _OfDataset:
     """Options of rows that one dataset changes."""
 
-    common_rate: float = _USUAL_RATE
+    common_rate: float = 1e-4
     common_of: Mapping[str, Options] = field(default_factory=dict)
     """Changed options of the variant ``common``, by method."""
     start_rate: float | None = None
@@ -231,8 +229,9 @@ def _rows_of(method: str, dataset: str, tuned: Callable[[str], Row]) -> list[Row
         rows = data.of(dataset).closed_form.get(method) or data.closed_form.get(method) or {method: {}}
         return [Row(name=name, method=method, family=family, options=options) for name, options in rows.items()]
     common, tuned_one = common_options(kind, dataset), tuned(method)
+    note = "the rivals' common code base"
     rows_of_method = [
-        Row(name=f"{method}-common", method=method, setting="common", family=family, options=common, note=_COMMON_NOTE),
+        Row(name=f"{method}-common", method=method, setting="common", family=family, options=common, note=note),
         tuned_one,
     ]
     # A tuned row without tuned options already has the defaults.
@@ -305,7 +304,8 @@ def tuned_row(method: str, dataset: str, folder: Path | None = None, *, architec
     Raises:
         UsageError: The folder contains a tuning on another network or dataset.
     """
-    choice = _shipped().get(dataset, {}).get(method) if folder is None else chosen_options(folder, method)
+    shipped = read(Shipped, TUNED) if folder is None and TUNED.is_file() else {}
+    choice = shipped.get(dataset, {}).get(method) if folder is None else chosen_options(folder, method)
     subjects = () if choice is None else ((choice.dataset, dataset), (choice.architecture, architecture))
     other = next((pair for pair in subjects if None not in pair and pair[0] != pair[1]), None)
     if other is not None and folder is not None:
@@ -353,10 +353,6 @@ def starting_options(method: str, dataset: str) -> dict[str, Any]:
 def tuned_row_options(method: str, dataset: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a tuned row: the options that tuning starts from, with the options that it chose."""
     return {"batch_norm": "frozen", **starting_options(method, dataset), **options}
-
-
-def _shipped() -> Shipped:
-    return read(Shipped, TUNED) if TUNED.is_file() else {}
 
 
 def chosen_options(folder: Path, method: str) -> ShippedOptions | None:

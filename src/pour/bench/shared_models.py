@@ -114,6 +114,11 @@ class SharedModels:
         """The task of the experiment."""
         return self.experiment.get_task()
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether each model is ready in seconds."""
+        return self.task.is_quick(self.experiment.architecture)
+
     @cached_property
     def dataset(self) -> Any:
         """The dataset of the experiment."""

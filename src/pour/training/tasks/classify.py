@@ -198,8 +198,4 @@ class Classify(Images):
         return _backbone(dataset, arch, str(self.weights), self.image_size, self.head)
 
 
-@lru_cache(maxsize=2)
-def _backbone(
-    dataset: ImageDataset, arch: str, weights: str, image_size: int | None, head: HeadShape
-) -> FrozenBackbone:
-    return FrozenBackbone(dataset, arch, weights, image_size, head)
+_backbone = lru_cache(maxsize=2)(FrozenBackbone)

@@ -217,9 +217,7 @@ def _is_trained(arch: str) -> bool:
     return arch.startswith("clip-")
 
 
-@lru_cache(maxsize=1)
-def _pretrained(arch: str) -> tuple[nn.Module, TextEncoder]:
-    return load_dual(arch)
+_pretrained = lru_cache(maxsize=1)(load_dual)
 
 
 def _share(right: Tensor) -> dict[str, float]:

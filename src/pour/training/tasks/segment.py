@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pour.data.formats.scenes import SegmentationDataset, SegmentationSplit
+from pour.data.formats.scenes import SegmentationDataset
 from pour.data.loader import NO_LABEL
 from pour.data.registry import is_segmentation, load_segmentation
 from pour.data.samples import is_indexed
@@ -79,7 +79,7 @@ class Segment(Task[SegmentationDataset, Scenes]):
         return load_segmentation(name, root, download=download)
 
     def split(self, dataset: SegmentationDataset, name: str, limit: int | None = None) -> Scenes:
-        return _read(dataset.splits[name], self.limit if limit is None else limit)
+        return _read(dataset.splits[name], limit=self.limit if limit is None else limit)
 
     @staticmethod
     def batch_size(run: Run) -> int:
@@ -222,10 +222,8 @@ class Segment(Task[SegmentationDataset, Scenes]):
         return ("class", *splits), lines
 
 
-@lru_cache(maxsize=3)
-def _read(split: SegmentationSplit, limit: int | None) -> Scenes:
-    """Read a split into memory; a grid reads the same splits for every cell."""
-    return Scenes.of(split, limit=limit)
+# A grid reads the same splits for every cell.
+_read = lru_cache(maxsize=3)(Scenes.of)
 
 
 def class_weights(scenes: Scenes) -> Tensor:
