@@ -62,7 +62,7 @@ class ForgetRequest:
     classes: ClassRequest
     """Classes to forget, by index or name."""
     forget: IndexedSamples | Batches | None = None
-    """Training images of those classes. If samples have several classes each, those that show one of them are used."""
+    """Training images of those classes. Of samples with several classes, only forget samples are used."""
     retain: IndexedSamples | Batches | None = None
     """Training images of the other classes."""
     validation: IndexedSamples | Batches | None = None
