@@ -111,7 +111,13 @@ def audited_data(
     if isinstance(task, str):
         task = get_task(task)
     if isinstance(data, Splits):
-        _check_same(data, classes)
+        asked = data.forgotten if classes is None else classes
+        named = resolve_classes(asked, num_classes=data.num_classes, class_names=data.classes)
+        if set(named) != set(data.forgotten):
+            raise UsageError(
+                f"classes names {sorted(named)}, but the splits were made for {sorted(data.forgotten)}; make the "
+                "splits for the same classes, or leave classes out."
+            )
         parts = {"test": data.test.whole, "train": data.train.whole}
         parts |= {name: part.whole for name, part in data.extra.items()}
         return _audited(data.name, data.classes, data.forgotten, task or _task_of(data.test.whole), parts)
@@ -137,17 +143,6 @@ def _audited(
     name: str, classes: tuple[str, ...], forgotten: tuple[int, ...], task: Task[Any, Any], samples: Mapping[str, Any]
 ) -> Audited:
     return Audited(task, name, classes, forgotten, {split: samples[split] for split in _names(task, samples)})
-
-
-def _check_same(splits: Splits, classes: ClassRequest | None) -> None:
-    if classes is None:
-        return
-    named = resolve_classes(classes, num_classes=splits.num_classes, class_names=splits.classes)
-    if set(named) != set(splits.forgotten):
-        raise UsageError(
-            f"classes names {sorted(named)}, but the splits were made for {sorted(splits.forgotten)}; make the splits "
-            "for the same classes, or leave classes out."
-        )
 
 
 def _task_of(samples: IndexedSamples | Batches) -> Task[Any, Any]:

@@ -14,7 +14,7 @@ from pour._progress import ProgressBar
 from pour.auditing.cache import MeasureCache
 from pour.auditing.distance import Discrepancy, decide, discrepancies
 from pour.auditing.layers import LayerMap, layer_maps
-from pour.auditing.measure import Measurer, accuracy_name, aus_reading
+from pour.auditing.measure import Measurer, aus_reading, suffix_of
 from pour.auditing.measurement import Reading
 from pour.auditing.relearning import RelearningCurve, relearn
 from pour.auditing.report import AuditedData, AuditedModel, AuditReport
@@ -23,6 +23,7 @@ from pour.auditing.resampling import score_readings
 from pour.auditing.shared_encoders import same_encoder
 from pour.auditing.similarity import rus_reading, similarities
 from pour.auditing.tapper import Tapper
+from pour.auditing.verdict import accuracy_name
 from pour.data.samples import is_indexed
 from pour.errors import DivergenceError
 from pour.geometry.bound import BoundMetric
@@ -150,7 +151,7 @@ class Auditor(Tapper):
     @property
     def _suffixes(self) -> dict[str, str]:
         """Suffix of the names of metrics by split."""
-        return {name: "" if name == "test" else f"_{name}" for name in self.counts}
+        return {name: suffix_of(name) for name in self.counts}
 
     def _measure_answers(self, tapped: Mapping[Role, Tapped]) -> dict[Role, dict[str, Reading]]:
         """Measure what the models answer: with one label per sample accuracies, otherwise the scores of the task."""
@@ -171,7 +172,7 @@ class Auditor(Tapper):
                 f"aus{suffix}": aus_reading(readings["original"], measured, suffix)
                 for split, suffix in self._suffixes.items()
                 # A further test set may have samples of one side only.
-                if split != "train" and {accuracy_name(split, "r"), accuracy_name(split, "f")} <= measured.keys()
+                if split != "train" and {accuracy_name(suffix, "r"), accuracy_name(suffix, "f")} <= measured.keys()
             }
             self.book.add("scores", role, {**accuracies, **scores, **measured})
         for (split, suffix), role in product(self._suffixes.items(), tapped) if "retrained" in tapped else ():

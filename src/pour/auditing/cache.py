@@ -45,8 +45,6 @@ def output_file(folder: Path, key: tuple[object, ...], split: str) -> Path:
 
 def read_output(path: Path, device: torch.device) -> Seen | None:
     """Return the output in a file, or None if the file is missing or damaged."""
-    if not path.is_file():
-        return None
     try:
         stored = load_file(path, device=str(device))
         return Seen(**{"raw": stored["features"], **stored})

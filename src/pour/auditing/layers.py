@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -87,23 +88,17 @@ def _layers(model: nn.Module, images: Tensor, head: str | None) -> dict[str, Ten
     network = copy_model(unwrap(model)).float().to(images.device)
     outputs: dict[str, Tensor] = {}
 
-    def keep(name: str) -> Any:
-        def hook(module: nn.Module, inputs: object, output: object) -> None:
-            if isinstance(output, Tensor) and len(output) == len(images):
-                outputs[name] = output.float().flatten(1)
-
-        return hook
+    def keep(name: str, module: nn.Module, inputs: object, output: object) -> None:
+        if isinstance(output, Tensor) and len(output) == len(images):
+            outputs[name] = output.float().flatten(1)
 
     last = find_head(network, head=head).name
     # A network without parts has one layer, itself.
     blocks = _blocks(network) or {"model": network}
-    handles = [block.register_forward_hook(keep(name)) for name, block in blocks.items()]
-    try:
-        with evaluating(network):
-            network(images)
-    finally:
-        for handle in handles:
-            handle.remove()
+    for name, block in blocks.items():
+        block.register_forward_hook(partial(keep, name))
+    with evaluating(network):
+        network(images)
     return {name: output for name, output in outputs.items() if name != last} or outputs
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from pour.auditing.measurement import Reading, combined
+from pour.auditing.verdict import accuracy_name
 from pour.errors import UsageError
 from pour.geometry.collapse import neural_collapse
 from pour.metrics.catalogue import list_metrics
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pour.auditing.features import Side, Tapped, View
     from pour.metrics.probes import Probe
 
-__all__ = ["Measurer", "accuracy_name", "aus_reading"]
+__all__ = ["Measurer", "aus_reading", "suffix_of"]
 
 T = TypeVar("T")
 
@@ -69,7 +70,7 @@ class Measurer:
             for side, letter in _SIDES.items():
                 correct = right[model.mask(split, side)]
                 if n := len(correct):
-                    readings[accuracy_name(split, letter)] = Reading.of(wilson(int(correct.sum()), n), n)
+                    readings[accuracy_name(suffix_of(split), letter)] = Reading.of(wilson(int(correct.sum()), n), n)
         for split, suffix in _SUFFIXES.items():
             what = f"the entropy of the {model.role} model on {split} images"
             readings |= self.attempt(what, partial(self._uniformity, model, split, suffix)) or {}
@@ -177,6 +178,11 @@ class Measurer:
         return readings
 
 
+def suffix_of(split: str) -> str:
+    """Return the suffix of the names of a split's metrics."""
+    return "" if split == "test" else f"_{split}"
+
+
 def aus_reading(original: Mapping[str, Reading], model: Mapping[str, Reading], suffix: str = "") -> Reading:
     """Return AUS on the test split, or on the split of ``suffix``."""
     before = original[f"acc_r{suffix}"].value
@@ -192,13 +198,6 @@ def _probe_readings(name: str, probe: Callable[..., Probe], model: Tapped, view:
         name: Reading.of(result.against_all, len(labels)),
         f"{name}_nearest": Reading.of(result.against_nearest, int(both.sum())),
     }
-
-
-def accuracy_name(split: str, letter: str) -> str:
-    """Return the name of the accuracy on retained ("r") or forgotten ("f") images of a split."""
-    if split == "test":
-        return f"acc_{letter}"
-    return f"acc_t{letter}" if split == "train" else f"acc_{letter}_{split}"
 
 
 def _jackknife(rows: Tensor, labels: Tensor, model: Tapped) -> dict[str, float]:

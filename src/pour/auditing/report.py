@@ -172,18 +172,12 @@ class AuditReport:
         """Return the differences of the metrics in another report from this report."""
         first = {_key(line): line for line in self.lines}
         second = {_key(line): line for line in other.lines}
-        rows = tuple(
-            Difference(
-                name=key,
-                first=line.unlearned,
-                second=second[key].unlearned,
-                verdicts=(line.verdict, second[key].verdict),
-            )
-            for key, line in first.items()
-            if key in second
-        )
+        pairs = {key: (line, second[key]) for key, line in first.items() if key in second}
         return Comparison(
-            rows=rows,
+            rows=tuple(
+                Difference(name=key, first=a.unlearned, second=b.unlearned, verdicts=(a.verdict, b.verdict))
+                for key, (a, b) in pairs.items()
+            ),
             only_first=tuple(key for key in first if key not in second),
             only_second=tuple(key for key in second if key not in first),
             same_data=self.data == other.data,

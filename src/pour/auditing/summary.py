@@ -51,34 +51,48 @@ class _Summary:
 
     def answers(self) -> str:
         """Return what the model answers on the forgotten classes."""
-        if self.report.pixelwise:
-            return self._pixel_answers()
-        line = self._line("acc_f")
-        if line is None:
-            return f"The audit did not measure what the model answers on images of {self._names}."
-        value = line.unlearned.value
-        other = self._share_of_other_forgotten(line.unlearned)
-        still = (value > 0 and self._leaks(line)) or other > 0
-        portion = _portion(value, line.unlearned.n, "test image")
-        sentence = self._answer_sentence("the right class" if self._several else self._names, still, portion)
+        pixelwise = self.report.pixelwise
+        unit = "pixel" if pixelwise else "image"
+        line = self._line("iou_f" if pixelwise else "acc_f")
+        shares, n = self._shares(line)
+        if "unlearned" not in shares:
+            return f"The audit did not measure what the model answers on {unit}s of {self._names}."
+        share = shares["unlearned"]
+        other = 0.0 if pixelwise else self._share_of_other_forgotten(share)
+        still = (share > 0 and (line is None or self._leaks(line))) or other > 0
+        answer = "a forgotten class" if pixelwise else "the right class"
+        portion = f"{_portion(share, n, f'test {unit}')} of {self._names}"
+        verb = "still answers" if still else "answers"
+        sentence = f"The model {verb} {answer if self._several else self._names} on {portion}"
         if other > 0:
             sentence += f", and another forgotten class on {percent(other)}"
-        elif value > 0 and not still and _position(line.unlearned, line.retrained) == "within":
-            sentence += f", within {self._retrained_models} 95 % interval"
-        readings = {"original": line.original, "retrained": line.retrained}
-        return self._with_references(sentence, {role: reading.value for role, reading in readings.items() if reading})
-
-    def _answer_sentence(self, answer: str, still: bool, portion: str) -> str:
-        return f"The model {'still ' if still else ''}answers {answer} on {portion} of {self._names}"
-
-    def _with_references(self, sentence: str, shares: Mapping[str, float]) -> str:
-        """Return a sentence with the shares of the references, and a warning if the original never knew the classes."""
+        elif line is not None and not (pixelwise or still) and share > 0:
+            is_within = _position(line.unlearned, line.retrained) == "within"
+            sentence += f", within {self._retrained_models} 95 % interval" if is_within else ""
         references = _in_brackets({role: percent(shares[role]) for role in _REFERENCES if role in shares})
-        chance = 1 / len(self.report.data.classes)
-        if shares.get("original", 1.0) > chance:
+        if shares.get("original", 1.0) > 1 / len(self.report.data.classes):
             return f"{sentence}{references}."
         doubt = f"The original is no better than chance on {self._names}, so there was nothing to forget."
         return f"{sentence}{references}. {doubt}"
+
+    def _shares(self, line: Line | None) -> tuple[dict[str, float], int | None]:
+        """Return how often each model answers with a forgotten class on these classes, and the number of answers.
+
+        Pixels count with any forgotten class as their answer, images with the right one.
+        """
+        if self.report.pixelwise:
+            totals = {role: sum(counts) for role, counts in self.report.answers.items()}
+            forgotten = self.report.data.forgotten
+            shares = {
+                role: sum(counts[label] for label in forgotten) / totals[role]
+                for role, counts in self.report.answers.items()
+                if totals[role]
+            }
+            return shares, totals.get("unlearned")
+        if line is None:
+            return {}, None
+        readings = {"unlearned": line.unlearned, "original": line.original, "retrained": line.retrained}
+        return {role: reading.value for role, reading in readings.items() if reading}, line.unlearned.n
 
     def features(self) -> str:
         """Return how much of the forgotten classes the features show, compared with the retrained models."""
@@ -120,30 +134,13 @@ class _Summary:
             positions.append(f"{position} {self._retrained_models} ({_interval(line, line.retrained)})")
         return f"{sentence}{', which is ' if positions else ''}{' and '.join(positions)}."
 
-    def _pixel_answers(self) -> str:
-        """Return the share of the forgotten classes' pixels that still have a forgotten class as their answer."""
-        totals = {role: sum(counts) for role, counts in self.report.answers.items()}
-        shares = {
-            role: sum(counts[label] for label in self.report.data.forgotten) / totals[role]
-            for role, counts in self.report.answers.items()
-            if totals[role]
-        }
-        share = shares.pop("unlearned", None)
-        if share is None:
-            return f"The audit did not measure what the model answers on pixels of {self._names}."
-        line = self._line("iou_f")
-        still = share > 0 and (line is None or self._leaks(line))
-        portion = _portion(share, totals["unlearned"], "test pixel")
-        sentence = self._answer_sentence("a forgotten class" if self._several else self._names, still, portion)
-        return self._with_references(sentence, shares)
-
-    def _share_of_other_forgotten(self, accuracy: Reading) -> float:
+    def _share_of_other_forgotten(self, accuracy: float) -> float:
         """Return the share of forgotten images whose answer is a forgotten class, but the wrong one."""
         counts = self.report.answers.get("unlearned", ())
         total = sum(counts)
         if not self._several or not total:
             return 0.0
-        wrong = sum(counts[label] for label in self.report.data.forgotten) - round(accuracy.value * total)
+        wrong = sum(counts[label] for label in self.report.data.forgotten) - round(accuracy * total)
         return max(0, wrong) / total
 
     def _leaks(self, line: Line) -> bool:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pour.auditing.measurement import Reading
 
-__all__ = ["Verdict", "judge"]
+__all__ = ["Verdict", "accuracy_name", "judge"]
 
 Verdict = Literal["within its interval", "leaks more", "destroyed", "as the original", "better", "no reference"]
 """Position of a value relative to the interval of the retrained models, over images and over seeds.
@@ -24,6 +24,11 @@ Verdict = Literal["within its interval", "leaks more", "destroyed", "as the orig
 - ``no reference``: there is no retrained model, or no second one for a comparison with the first, or there are too few
   images for an interval.
 """
+
+
+def accuracy_name(suffix: str, letter: str) -> str:
+    """Return the name of the accuracy on the retained ("r") or forgotten ("f") images of a suffix."""
+    return f"acc_t{letter}" if suffix == "_train" else f"acc_{letter}{suffix}"
 
 
 def judge(
@@ -93,8 +98,7 @@ def _verdict_from_others(name: str, suffix: str, above: bool, verdict_on: Callab
 
     def on_accuracy(side: Literal["f", "r"]) -> Verdict | None:
         """Return the verdict on the accuracy of the same images, or of the test images without such a verdict."""
-        accuracy = f"acc_t{side}" if suffix == "_train" else f"acc_{side}{suffix}"
-        return verdict_on(accuracy) or verdict_on(f"acc_{side}")
+        return verdict_on(accuracy_name(suffix, side)) or verdict_on(f"acc_{side}")
 
     if name in ("rmia_tpr", "rmia_fpr"):
         # A rate alone shows only the position of the attack's threshold.

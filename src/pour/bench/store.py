@@ -68,6 +68,7 @@ __all__ = [
     "read_store",
     "refuse_other",
     "seal",
+    "seed_text",
     "settled_precision",
     "unseal",
     "write_cell",
@@ -568,12 +569,18 @@ def _conditions(cell: Cell) -> Iterator[tuple[tuple[int, str, object], Any]]:
         yield (3, sentence, request), cell.models[role]
 
 
+def seed_text(cells: Iterable[Cell]) -> str:
+    """Return the seeds of cells in words."""
+    seeds = sorted({cell.key.seed for cell in cells})
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
 def _odd_cells(kinds: list[list[Cell]]) -> str:
     """Describe the smallest group of cells."""
     smallest, others = kinds[0], sum(map(len, kinds[1:]))
-    rows, seeds = sorted({cell.key.row for cell in smallest}), sorted({cell.key.seed for cell in smallest})
+    rows = sorted({cell.key.row for cell in smallest})
     classes = dict.fromkeys(" and ".join(cell.class_names) for cell in smallest)
-    where = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}, class {', '.join(classes)}"
+    where = f"{seed_text(smallest)}, class {', '.join(classes)}"
     return f"{', '.join(rows)} ({where}) {'is' if len(smallest) == 1 else 'are'} unlike the other {others}"
 
 

@@ -17,7 +17,15 @@ from pour.bench.published import (
     unlike_published,
 )
 from pour.bench.rows import REFERENCES, label_of
-from pour.bench.store import SAME_IN_ALL_CELLS, Store, StoredExperiment, check_unmixed, load_store, refuse_other
+from pour.bench.store import (
+    SAME_IN_ALL_CELLS,
+    Store,
+    StoredExperiment,
+    check_unmixed,
+    load_store,
+    refuse_other,
+    seed_text,
+)
 from pour.errors import UsageError
 from pour.metrics.catalogue import metrics_among
 
@@ -227,7 +235,10 @@ def _one_table(
     if layout.rows == "methods":
         return _methods_table(results, requests[0], columns, paper=paper)
     shown_columns = results.columns(columns)
-    lines = _class_lines(results, requests) if layout.rows == "classes" else _concept_lines(results, requests)
+    if layout.rows == "classes":
+        lines = [line for request in requests for line in _request_lines(results, request, "")]
+    else:
+        lines = _concept_lines(results, requests)
     rows = [_row(results, line, shown_columns, changes=layout.rows == "classes") for line in lines]
     notes = _request_notes(results, lines)
     if paper:
@@ -263,7 +274,7 @@ def _methods_table(
         rows = _above_paper(rows, shown_columns, compare=unlike is None)
         arrows = "Arrows: above or below the printed value by more than two deviations."
         notes += [unlike or arrows, *published_notes(setup["dataset"])]
-    seeds = _seed_text(cell for line in lines for cell in line.cells)
+    seeds = seed_text(cell for line in lines for cell in line.cells)
     title = f"{results.subject}: {results.class_names(request)} forgotten, {seeds}"
     return ResultTable(title=title, columns=shown_columns, rows=tuple(rows), notes=tuple(notes))
 
@@ -285,11 +296,6 @@ def _group(cell: Cell) -> Group:
     if cell.setup["method"] is None:
         return "reference"
     return "retain" if {"retain", "validation"} & set(cell.needs) else "forget"
-
-
-def _class_lines(results: _Results, requests: Sequence[tuple[int, ...]]) -> list[TableRow]:
-    """Return the lines of each request, one request after the other."""
-    return [line for request in requests for line in _request_lines(results, request, "")]
 
 
 def _concept_lines(results: _Results, requests: Sequence[tuple[int, ...]]) -> list[TableRow]:
@@ -334,11 +340,6 @@ def _example_row(results: _Results, name: str, examples: Examples, columns: tupl
         group = ""
         entries = {key: replace(entry, change=values[f"{key}_change"]) for key, entry in entries.items()}
     return TableRow(name=name, label=name, setting=examples.label, group=group, entries=entries, published=True)
-
-
-def _seed_text(cells: Iterable[Cell]) -> str:
-    seeds = sorted({cell.key.seed for cell in cells})
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def _row(
@@ -495,7 +496,7 @@ def _request_notes(results: _Results, lines: list[TableRow]) -> list[str]:
     """Return the notes of the experiment and of its rows."""
     notes, cells = list(results.experiment.table.notes), [cell for line in lines for cell in line.cells]
     if results.experiment.table.rows == "concepts":
-        seeds = _seed_text(cells).capitalize()
+        seeds = seed_text(cells).capitalize()
         notes = [" ".join([f"{seeds}; deviations are over concepts and seeds.", *notes])]
     gaps = [cell.values["fold_gap"].value for cell in cells if "fold_gap" in cell.values]
     if gaps:
@@ -533,7 +534,7 @@ def _side_by_side(results: _Results, columns: Sequence[str] | None) -> ResultTab
     order = list(results.by_row(*names))
     notes = [table.notes for table in tables.values()]
     shared = [note for note in notes[0] if all(note in others for others in notes)]
-    seeds = [_seed_text(cell for cell in results.cells if cell.key.forget == request) for request in names]
+    seeds = [seed_text(cell for cell in results.cells if cell.key.forget == request) for request in names]
     # Requests with other seeds have other networks.
     alike = len({*seeds}) == 1
     listed = list(tables) if alike else [f"{name} ({own})" for name, own in zip(tables, seeds, strict=True)]
