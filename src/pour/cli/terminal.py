@@ -34,7 +34,7 @@ class PlainWeights:
     std: str | None = None
 
     @classmethod
-    def of(cls, arch: str | None, mean: str | None, std: str | None, *files: Path | None) -> PlainWeights | None:
+    def of(cls, arch: str | None, mean: str | None, std: str | None, *files: Path) -> PlainWeights | None:
         """Return the flags of a command that opens ``files``, or None if it names no architecture.
 
         The files can be files of pour and plain weights. Raise UsageError for a normalisation that no file needs.
@@ -43,10 +43,8 @@ class PlainWeights:
         if arch is None:
             refuse_unread(normalisation, "without --arch", "name the network of the plain weights, or leave it out")
             return None
-        if (mean, std) != (None, None):
-            present = [file for file in files if file is not None]
-            if all(map(_carries_normalisation, present)):
-                refuse_unread(normalisation, f"with {present[0]}", "it contains a normalisation, so leave it out")
+        if (mean, std) != (None, None) and all(map(_carries_normalisation, files)):
+            refuse_unread(normalisation, f"with {files[0]}", "it contains a normalisation, so leave it out")
         return cls(arch, mean, std)
 
     def build(self, num_classes: int, *, in_channels: int = 3, image_size: int = 32) -> nn.Module:

@@ -164,7 +164,7 @@ def fit(
     done = 0
     if resume is not None and (saved := resume.restore(model, optimizer)) is not None:
         done = saved["steps"]
-        log.losses, log.epoch_seconds, log.seconds = saved["losses"], [], saved["seconds"]
+        log.losses, log.seconds = saved["losses"], saved["seconds"]
 
     if compile is None:
         images_to_come = (total - done) * getattr(epochs, "batch_size", 0)
