@@ -13,7 +13,7 @@ from rich.console import Console
 
 from pour.bench import Row, make_table, render, show_table
 from pour.bench.columns import find_column, latex_text
-from pour.bench.published import Published, differs, published
+from pour.bench.published import Entry, differs, published
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -389,20 +389,20 @@ def test_wrong_use_is_told(store: Path, tmp_path: Path) -> None:
 
 
 def test_published_values() -> None:
-    assert published("cifar10", "delete", find_column("rus_r")) == Published(0.39, 0.01)
-    assert published("cifar10", "salun", find_column("acc_r")) == Published(92.72, None)
-    assert published("cifar100", "pour-d", find_column("rus_r")) == Published(0.65, None)
+    assert published("cifar10", "delete", find_column("rus_r")) == Entry(mean=0.39, std=0.01, n=None)
+    assert published("cifar10", "salun", find_column("acc_r")) == Entry(mean=92.72, std=None, n=None)
+    assert published("cifar100", "pour-d", find_column("rus_r")) == Entry(mean=0.65, std=None, n=None)
     assert published("cifar10", "retrained", find_column("rmia")) is None
     assert published("digits", "pour-d", find_column("acc_r")) is None
     assert published("cifar10", "sure", find_column("acc_r_change")) is None
 
 
 def test_two_deviations() -> None:
-    assert differs(1.0, 0.3, Published(0.0, 0.4)) is None
-    assert differs(1.0, 0.3, Published(-0.006, 0.4)) == "above"
-    assert differs(-1.2, 0.3, Published(0.0, None)) == "below"
-    assert differs(5.0, None, Published(0.0, None)) is None
-    assert differs(0.004, 0.0, Published(0.0, 0.0)) is None, "the paper rounds"
+    assert differs(Entry(mean=1.0, std=0.3), Entry(mean=0.0, std=0.4)) is None
+    assert differs(Entry(mean=1.0, std=0.3), Entry(mean=-0.006, std=0.4)) == "above"
+    assert differs(Entry(mean=-1.2, std=0.3), Entry(mean=0.0, std=None)) == "below"
+    assert differs(Entry(mean=5.0, std=None), Entry(mean=0.0, std=None)) is None
+    assert differs(Entry(mean=0.004, std=0.0), Entry(mean=0.0, std=0.0)) is None, "the paper rounds"
 
 
 def test_the_paper_is_compared_only_with_its_own_class_and_network(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -108,20 +109,18 @@ def _table(title: str, *columns: str) -> Table:
 
 def _lines_table(lines: list[Line], title: str) -> Table:
     table = _table(title, "metric", "unlearned", "debiased", "original", "retrained", "n", "verdict")
-    family = metric_of(lines[0].name).family
-    for line in lines:
-        if metric_of(line.name).family != family:
-            table.add_section()
-        family = metric_of(line.name).family
-        table.add_row(
-            Text(title_of(line.name)),
-            _cell(line.unlearned),
-            _number(line.unlearned.debiased),
-            _number(None if line.original is None else line.original.value),
-            _cell(line.retrained),
-            "" if line.unlearned.n is None else f"{line.unlearned.n:,}",
-            f"[{_STYLES[line.verdict]}]{line.verdict}[/]",
-        )
+    for _, of_family in groupby(lines, key=lambda line: metric_of(line.name).family):
+        table.add_section()
+        for line in of_family:
+            table.add_row(
+                Text(title_of(line.name)),
+                _cell(line.unlearned),
+                _number(line.unlearned.debiased),
+                _number(None if line.original is None else line.original.value),
+                _cell(line.retrained),
+                "" if line.unlearned.n is None else f"{line.unlearned.n:,}",
+                f"[{_STYLES[line.verdict]}]{line.verdict}[/]",
+            )
     return table
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Difference",
+    "Entry",
     "Examples",
-    "Published",
     "differs",
     "published",
     "published_examples",
@@ -33,12 +33,20 @@ _ROUNDING = 0.005
 _DEVIATIONS = 2.0
 
 
-@dataclass(frozen=True)
-class Published:
-    """Printed mean in the column's unit, and its deviation over runs if one is printed."""
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One metric of a row, measured or printed, in the column's unit."""
 
     mean: float
-    std: float | None
+    std: float | None = None
+    """Sample deviation; None for a single value."""
+    n: int | None = 1
+    """Number of values; None for a printed value."""
+    mark: Literal["best", "second"] | None = None
+    difference: Difference | None = None
+    """Side on which the value is more than two deviations from the value that it is compared with."""
+    change: float | None = None
+    """Mean difference from the original model, which a table of classes shows in brackets."""
 
 
 @record()
@@ -96,13 +104,14 @@ def _tables(dataset: str) -> list[PaperTable]:
     return [table for table in _paper().tables if table.dataset == dataset]
 
 
-def published(dataset: str, method: str, column: Column) -> Published | None:
+def published(dataset: str, method: str, column: Column) -> Entry | None:
     """Return the printed value of a method on a dataset, or None without such a value.
 
     Example:
         >>> from pour.bench.columns import find_column
-        >>> published("cifar10", "pour-d", find_column("acc_r"))
-        Published(mean=92.86, std=1.02)
+        >>> entry = published("cifar10", "pour-d", find_column("acc_r"))
+        >>> entry.mean, entry.std
+        (92.86, 1.02)
         >>> round(published("cifar10", "pour-p", find_column("acc_r_change")).mean, 2)
         0.5
     """
@@ -112,10 +121,10 @@ def published(dataset: str, method: str, column: Column) -> Published | None:
         if mean is None:
             continue
         if not column.change:
-            return Published(mean, table.std.get(method, {}).get(key))
+            return Entry(mean=mean, std=table.std.get(method, {}).get(key), n=None)
         before = table.mean.get("original", {}).get(key)
         # Method and original share their seeds, so the deviation of the change is unknown.
-        return None if before is None else Published(mean - before, None)
+        return None if before is None else Entry(mean=mean - before, n=None)
     return None
 
 
@@ -169,20 +178,21 @@ def unlike_published(dataset: str, forget: tuple[int, ...], architecture: str) -
     return None
 
 
-def differs(mean: float, std: float | None, paper: Published) -> Difference | None:
-    """Return the side on which a measured mean is more than two deviations from a printed one, or None.
+def differs(measured: Entry, other: Entry) -> Difference | None:
+    """Return the side on which a measured mean is more than two deviations from another one, or None.
 
     The deviation is the root of the sum of both squared deviations, and half of the last printed digit is allowed
     besides. Without any deviation the result is None.
 
     Example:
-        >>> differs(94.8, 0.1, Published(92.86, 1.02)), differs(96.0, 0.1, Published(92.86, 1.02))
+        >>> printed = Entry(mean=92.86, std=1.02)
+        >>> differs(Entry(mean=94.8, std=0.1), printed), differs(Entry(mean=96.0, std=0.1), printed)
         (None, 'above')
     """
-    deviations = [value for value in (std, paper.std) if value is not None]
+    deviations = [value for value in (measured.std, other.std) if value is not None]
     if not deviations:
         return None
     allowed = _DEVIATIONS * math.hypot(*deviations) + _ROUNDING
-    if abs(mean - paper.mean) <= allowed:
+    if abs(measured.mean - other.mean) <= allowed:
         return None
-    return "above" if mean > paper.mean else "below"
+    return "above" if measured.mean > other.mean else "below"

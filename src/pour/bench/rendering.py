@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from pour.bench.columns import Column
+    from pour.bench.published import Entry
     from pour.bench.store import Cell
-    from pour.bench.table import Entry, ResultTable, TableRow
+    from pour.bench.table import ResultTable, TableRow
 
 __all__ = ["Format", "draw_bars", "render", "rich_table", "save_bars", "show_table"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pour.bench.columns import Column, find_column
 from pour.bench.published import (
-    Published,
+    Entry,
     differs,
     published,
     published_examples,
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from pour.bench.published import Difference, Examples
+    from pour.bench.published import Examples
     from pour.bench.store import Cell
 
-__all__ = ["GROUPS", "Entry", "Group", "ResultTable", "TableRow", "make_table", "other_options"]
+__all__ = ["GROUPS", "Group", "ResultTable", "TableRow", "make_table", "other_options"]
 
 Group = Literal["reference", "retain", "forget", ""]
 GROUPS: dict[Group, str] = {
@@ -54,22 +54,6 @@ _SETTINGS = ("common", "tuned", "default")
 _MARKS: tuple[Literal["best", "second"], ...] = ("best", "second")
 # The paper attacks features before a projector.
 _PRINTED_OF_THE_ENCODER = ("rmia",)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One metric of a row over its seeds, in the column's unit."""
-
-    mean: float
-    std: float | None = None
-    """Sample deviation; None for a single value."""
-    n: int | None = 1
-    """Number of values; None for a printed value."""
-    mark: Literal["best", "second"] | None = None
-    difference: Difference | None = None
-    """Side on which the value is more than two deviations from the value that it is compared with."""
-    change: float | None = None
-    """Mean difference from the original model, which a table of classes shows in brackets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -436,16 +420,15 @@ def _above_paper(rows: list[TableRow], columns: tuple[Column, ...], *, compare: 
         result.append(_mark_differences(row, measured_alike) if compare and row.name in compared else row)
         is_last = following is None or methods[following.name] != method
         if printed and is_last and any(methods[name] == method for name in compared):
-            entries = {key: Entry(mean=value.mean, std=value.std, n=None) for key, value in printed.items()}
-            line = replace(row, label=label_of(method, method), setting="paper", entries=entries)
+            line = replace(row, label=label_of(method, method), setting="paper", entries=printed)
             result.append(replace(line, cells=(), published=True, encoder=False))
     return result
 
 
-def _mark_differences(row: TableRow, others: Mapping[str, Published]) -> TableRow:
+def _mark_differences(row: TableRow, others: Mapping[str, Entry]) -> TableRow:
     """Return the line with a mark at each value that is more than two deviations from another one."""
     entries = {
-        key: replace(entry, difference=differs(entry.mean, entry.std, others[key])) if key in others else entry
+        key: replace(entry, difference=differs(entry, others[key])) if key in others else entry
         for key, entry in row.entries.items()
     }
     return replace(row, entries=entries)
@@ -566,7 +549,7 @@ def _above_other(measured: _Results, table: ResultTable, other: _Results, below:
             rows.append(row)
             continue
         line = other_rows[row.name, row.encoder]
-        marked = _mark_differences(row, {key: Published(one.mean, one.std) for key, one in line.entries.items()})
+        marked = _mark_differences(row, line.entries)
         entries = {key: replace(entry, mark=None) for key, entry in line.entries.items()}
         rows += [marked, replace(line, setting=path, entries=entries, elsewhere=True)]
         # Without a deviation on either side, two values cannot be compared.
