@@ -8,14 +8,15 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from pour._io import atomic_path, write_text
+from pour._io import write_text
 from pour._records import decode, encode, read, record
 from pour._version import __version__
 from pour.auditing.features import Seen
 from pour.auditing.processes import is_first_process
 from pour.errors import PourError, UsageError
+from pour.models.state import write_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +62,8 @@ def write_output(path: Path, seen: Seen) -> None:
     if seen.raw is seen.features:
         del tensors["raw"]
     # A cache is only a shortcut: without the file, the next audit computes the output again.
-    with contextlib.suppress(PourError), atomic_path(path) as temporary:
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, temporary)
+    with contextlib.suppress(PourError):
+        write_tensors(tensors, path)
 
 
 @record(kw_only=False)

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import save_file
 
-from pour._io import atomic_path, refuse_to_overwrite
+from pour._io import refuse_to_overwrite
 from pour.errors import UsageError
 from pour.models.networks.libraries import build_from_library
-from pour.models.state import read_state_dict
+from pour.models.state import read_state_dict, write_tensors
 
 if TYPE_CHECKING:
     import os
@@ -95,9 +94,7 @@ def write_pretrained(name: str, path: str | os.PathLike[str], *, overwrite: bool
     """
     target = Path(path)
     refuse_to_overwrite(target, overwrite=overwrite)
-    weights = pretrained_weights(name)
-    with atomic_path(target) as temporary:
-        save_file(weights, temporary, metadata={"format": "pt"})
+    write_tensors(pretrained_weights(name), target, {"format": "pt"})
     return target
 
 

@@ -6,6 +6,7 @@ import platform
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from pour._words import in_words
 from pour.errors import UsageError
 from pour.unlearning.registry import get_method
 
@@ -37,7 +38,7 @@ def forgotten_words(data: AuditedData) -> str:
     names = [f"“{name}”" for name in data.forgotten_names]
     if len(names) > _NAMED:
         return f"{len(names)} classes ({', '.join(names[:3])} and {len(names) - 3} more)"
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return in_words(names)
 
 
 def access_of(methods: Sequence[str]) -> str:
