@@ -179,7 +179,36 @@ def fit(
         ProgressBar(total, description, enabled=run.progress) as bar,
     ):
         reader = _LossReader(log, rate or partial(recipe.learning_rate, total=total), run, bar)
-        _run_epochs(model, epochs, step, reader, done, total, resume)
+        last_save = started = time.perf_counter()
+        before = log.seconds
+        # A method that trains in rounds has one run per round. Dropout must differ between the rounds.
+        salt = [run.steps] if run.steps else []
+        for number in range(done // len(epochs), -(-total // len(epochs))):
+            epoch_started = time.perf_counter()
+            # Random layers such as dropout must not depend on the step at which a run was interrupted.
+            torch.manual_seed(int(np.random.SeedSequence([run.seed, number, *salt]).generate_state(1)[0]))
+            for batch in epochs.epoch(number):
+                if done == total:
+                    break
+                step.set_learning_rate(reader.rate(done))
+                moved = [_moved(part, device) for part in batch]
+                reader.add(_taken(step, moved))
+                log.images += len(moved[0])
+                done += 1
+                if run.on_step is not None:
+                    run.on_step(model, done)
+            # Reading losses makes the GPU idle while the host draws the next epoch, so they are read only if needed.
+            now = time.perf_counter()
+            if done == total or (resume is not None and now - last_save >= resume.seconds):
+                reader.read()
+                now = time.perf_counter()
+            log.epoch_seconds.append(now - epoch_started)
+            log.seconds = before + now - started
+            if resume is not None and done < total and now - last_save >= resume.seconds:
+                resume.save(model, optimizer, {"steps": done, "losses": log.losses, "seconds": log.seconds})
+                last_save = time.perf_counter()
+        # A method that stops early ends the batches before the last step. The guard checks these losses too.
+        reader.read()
     optimizer.zero_grad(set_to_none=True)
     model.eval()
     if resume is not None:
@@ -192,48 +221,6 @@ def _by_factor(model: nn.Module, lr_factor: Callable[[str], float] | None) -> di
     for name, parameter in trainable(model).items():
         parameters.setdefault(1.0 if lr_factor is None else lr_factor(name), []).append(parameter)
     return parameters
-
-
-def _run_epochs(
-    model: nn.Module,
-    epochs: Epochs,
-    step: TrainingStep,
-    reader: _LossReader,
-    done: int,
-    total: int,
-    resume: ResumeFile | None,
-) -> None:
-    run, log = reader.run, reader.log
-    last_save = started = time.perf_counter()
-    before = log.seconds
-    # A method that trains in rounds has one run per round. Dropout must differ between the rounds.
-    salt = [run.steps] if run.steps else []
-    for number in range(done // len(epochs), -(-total // len(epochs))):
-        epoch_started = time.perf_counter()
-        # Random layers such as dropout must not depend on the step at which a run was interrupted.
-        torch.manual_seed(int(np.random.SeedSequence([run.seed, number, *salt]).generate_state(1)[0]))
-        for batch in epochs.epoch(number):
-            if done == total:
-                break
-            step.set_learning_rate(reader.rate(done))
-            moved = [_moved(part, run.torch_device) for part in batch]
-            reader.add(_taken(step, moved))
-            log.images += len(moved[0])
-            done += 1
-            if run.on_step is not None:
-                run.on_step(model, done)
-        # Reading losses makes the GPU idle while the host draws the next epoch, so they are read only if needed.
-        now = time.perf_counter()
-        if done == total or (resume is not None and now - last_save >= resume.seconds):
-            reader.read()
-            now = time.perf_counter()
-        log.epoch_seconds.append(now - epoch_started)
-        log.seconds = before + now - started
-        if resume is not None and done < total and now - last_save >= resume.seconds:
-            resume.save(model, step.optimizer, {"steps": done, "losses": log.losses, "seconds": log.seconds})
-            last_save = time.perf_counter()
-    # A method that stops early ends the batches before the last step. The guard checks these losses too.
-    reader.read()
 
 
 def _moved(part: Any, device: torch.device) -> Any:
