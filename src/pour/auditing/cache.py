@@ -40,8 +40,13 @@ def output_file(folder: Path, key: tuple[object, ...], split: str) -> Path:
         key: Weights, structure, samples, precision, device and everything else that decides the output.
         split: Name of the split.
     """
-    text = "\0".join(map(str, (_VERSION, *key)))
-    return folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}-{split}.safetensors"
+    return _file(folder, (_VERSION, *key), f"{split}.safetensors")
+
+
+def _file(folder: Path, key: tuple[object, ...], ending: str) -> Path:
+    """Return the file whose name is a digest of everything that decides its content."""
+    text = "\0".join(map(str, key))
+    return folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}-{ending}"
 
 
 def read_output(path: Path, device: torch.device) -> Seen | None:
@@ -98,8 +103,7 @@ class MeasureCache:
         """
         if self.folder is None or None in sources:
             return measure()
-        key = "\0".join((f"{_MEASURES_VERSION}", __version__, name, self.settings, *map(str, sources)))
-        path = self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}-measures.json"
+        path = _file(self.folder, (_MEASURES_VERSION, __version__, name, self.settings, *sources), "measures.json")
         try:
             stored = read(StoredMeasure, path)
             value = decode(kind, stored.value, path)

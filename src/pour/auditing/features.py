@@ -13,7 +13,7 @@ from pour.models.tap import Features
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Role", "Seen", "Side", "Tapped", "View"]
+__all__ = ["SIDES", "Role", "Seen", "Side", "Tapped", "View"]
 
 Role = Literal["original", "unlearned", "retrained", "retrained_second"]
 """Part of a model in an audit."""
@@ -21,6 +21,8 @@ View = Literal["features", "raw"]
 """Features that the head sees, or the encoder's output before a projector."""
 Side = Literal["forget", "retain"]
 """Samples of the forgotten classes, or the others."""
+SIDES: dict[Side, str] = {"retain": "r", "forget": "f"}
+"""Letters of the sides in the names of metrics."""
 
 _BY_ROW = ("features", "labels", "samples", "scores", "counts")
 

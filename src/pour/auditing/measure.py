@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from pour.auditing.features import SIDES
 from pour.auditing.measurement import Reading, combined
 from pour.auditing.verdict import accuracy_name
 from pour.errors import UsageError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pour.auditing.features import Side, Tapped, View
+    from pour.auditing.features import Tapped, View
     from pour.metrics.probes import Probe
 
 __all__ = ["Measurer", "aus_reading", "suffix_of"]
@@ -34,7 +35,6 @@ __all__ = ["Measurer", "aus_reading", "suffix_of"]
 T = TypeVar("T")
 
 _SUFFIXES = {"test": "", "train": "_train"}
-_SIDES: dict[Side, str] = {"retain": "r", "forget": "f"}
 # Number of groups of images for the interval of a Neural Collapse measure.
 _GROUPS = 5
 # The 97.5 % quantile of Student's t with one degree of freedom less than there are groups.
@@ -67,7 +67,7 @@ class Measurer:
         readings: dict[str, Reading] = {}
         for split, output in model.splits.items():
             right = output.scores.argmax(dim=1) == output.labels
-            for side, letter in _SIDES.items():
+            for side, letter in SIDES.items():
                 correct = right[model.mask(split, side)]
                 if n := len(correct):
                     readings[accuracy_name(suffix_of(split), letter)] = Reading.of(wilson(int(correct.sum()), n), n)

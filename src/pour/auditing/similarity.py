@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pour.auditing.features import SIDES
 from pour.auditing.measurement import Reading, combined
 from pour.metrics.cka import linear_cka
 from pour.metrics.unlearning import rus
@@ -16,7 +17,7 @@ from pour.metrics.unlearning import rus
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pour.auditing.features import Side, Tapped, View
+    from pour.auditing.features import Tapped, View
     from pour.metrics.unlearning import Reference
 
 __all__ = ["cka_reading", "cka_standard_error", "rus_reading", "similarities"]
@@ -26,10 +27,9 @@ _FEWEST_DEBIASED = 4
 
 def similarities(one: Tapped, other: Tapped, split: str, view: View) -> dict[str, Reading]:
     """Return the CKA of two models on the forgotten ("f") and the retained samples ("r") of a split."""
-    sides: dict[str, Side] = {"f": "forget", "r": "retain"}
     return {
         letter: cka_reading(one.side(split, side, view), other.side(split, side, view), one.groups(split, side))
-        for letter, side in sides.items()
+        for side, letter in SIDES.items()
     }
 
 

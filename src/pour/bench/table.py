@@ -384,16 +384,12 @@ def _mark_best(rows: list[TableRow], columns: tuple[Column, ...]) -> list[TableR
         values = {round(row.entries[column.key].mean, 2) for row in competing if column.key in row.entries}
         best[column.key] = sorted(values, reverse=column.better == "higher")[:2]
 
-    def marked(key: str, entry: Entry) -> Entry:
-        value = round(entry.mean, 2)
-        return replace(entry, mark=_MARKS[best[key].index(value)]) if value in best[key] else entry
+    def marked(row: TableRow) -> TableRow:
+        values = {key: round(entry.mean, 2) for key, entry in row.entries.items()}
+        marks = {key: _MARKS[best[key].index(value)] for key, value in values.items() if value in best[key]}
+        return replace(row, entries={key: replace(entry, mark=marks.get(key)) for key, entry in row.entries.items()})
 
-    return [
-        replace(row, entries={key: marked(key, entry) for key, entry in row.entries.items()})
-        if row.group == "forget" and not row.encoder
-        else row
-        for row in rows
-    ]
+    return [marked(row) if row in competing else row for row in rows]
 
 
 def _above_paper(rows: list[TableRow], columns: tuple[Column, ...], *, compare: bool) -> list[TableRow]:
