@@ -132,7 +132,9 @@ class Auditor(Tapper):
         """Measure the models, each alone and in pairs."""
         answers = self._measure_answers(tapped)
         compared = tapped
-        if self._is_frozen():
+        if "retrained" in tapped and same_encoder(
+            self.models["original"], self.models["retrained"], heads=(self.heads["original"], self.heads["retrained"])
+        ):
             # A reference that shares the original's encoder has no representations of its own.
             compared = {role: model for role, model in tapped.items() if not role.startswith("retrained")}
             self.notes.append(_FROZEN)
@@ -252,14 +254,6 @@ class Auditor(Tapper):
 
         kind = dict[BoundMetric, Discrepancy]
         return self.memory.recall(kind, f"{what}, {view}", (model.source, retrained.source), measure)
-
-    def _is_frozen(self) -> bool:
-        """Return whether the retrained model has the encoder of the original."""
-        return "retrained" in self.models and same_encoder(
-            self.models["original"],
-            self.models["retrained"],
-            heads=(self.heads["original"], self.heads["retrained"]),
-        )
 
     def _doubts(self, readings: Mapping[Role, Mapping[str, Reading]]) -> Iterator[str]:
         """Yield the signs that a model does not have the role that it was passed as."""
