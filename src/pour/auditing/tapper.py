@@ -20,7 +20,7 @@ from pour.auditing.loaders import loader_notes, sample_digests
 from pour.auditing.processes import all_agree, gather_rows, one_of_several, share_of
 from pour.auditing.shared_encoders import run_head, runs_head_on, same_encoder
 from pour.data.digest import split_digest
-from pour.data.samples import is_indexed
+from pour.data.samples import checked_batch, is_indexed
 from pour.errors import UsageError
 from pour.geometry.projector import Projector
 from pour.metrics.predictions import confusion_matrix
@@ -28,7 +28,7 @@ from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
 from pour.models.projecting.projected_head import ProjectedHead
 from pour.models.state import digest
-from pour.models.tap import checked_batches, extract_features, fast_encoder
+from pour.models.tap import extract_features, fast_encoder
 from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
@@ -202,11 +202,7 @@ class Tapper:
                 "included."
             )
         on_gpu = self._device.type == "cuda"
-        with (
-            torch.backends.cudnn.flags(enabled=True, benchmark=on_gpu),
-            fast_encoder(model.on_device, model.head.name, enabled=on_gpu),
-            self.run.autocast(),
-        ):
+        with fast_encoder(model.on_device, model.head.name, enabled=on_gpu), self.run.autocast():
             batch = extract_features(model.on_device, [(inputs, labels)], head=model.head)
         views = [batch.features] if batch.raw is batch.features else [batch.features, batch.raw]
         rows = [self._task.rows(view.movedim(model.head.dim, 1), row_labels, model.network) for view in views]
@@ -267,7 +263,8 @@ class Tapper:
     def _batches(self, name: str) -> Iterable[tuple[Tensor, Tensor]]:
         samples = self._samples[name]
         if not is_indexed(samples):
-            return ((inputs.to(self._device), labels.to(self._device)) for inputs, labels in checked_batches(samples))
+            batches = map(checked_batch, samples)
+            return ((inputs.to(self._device), labels.to(self._device)) for inputs, labels in batches)
         if name not in self._loaders:
             size = self._batch_size
             if not self._task.one_label:

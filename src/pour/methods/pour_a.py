@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pour.errors import DivergenceError, UsageError
 from pour.models.head import find_head
-from pour.models.projecting.project import check_logit, earlier_logit, project
+from pour.models.projecting.project import common_logit, project
 from pour.models.projecting.projected_head import ForgottenLogit
 from pour.training.loop import fit
 from pour.training.schedule import Schedule
@@ -110,8 +110,7 @@ class PourA(IterativeMethod):
         """Choose the direction, train the encoder of ``model``, and put the projector in front of its head."""
         classes = requested_classes(model, request)
         head = find_head(model)
-        logit = self.forgotten_logit or earlier_logit(head.module) or "keep"
-        check_logit(head.module, logit)
+        logit = common_logit(head.module, self.forgotten_logit)
         kind = anchor_kind(self.anchor, request)
         model.to(run.torch_device).eval()
         anchors_per_step = self.batch_size * self.anchors_per_image

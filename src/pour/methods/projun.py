@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pour.data.samples import checked_batch
 from pour.models.modes import evaluating
-from pour.models.tap import checked_batches, to_unit
+from pour.models.tap import to_unit
 from pour.unlearning.contract import Method, option
 from pour.unlearning.registry import register
 from pour.unlearning.request import Need
@@ -82,7 +83,7 @@ class ProjUn(Method):
         generator = torch.Generator().manual_seed(run.seed)
         moments: dict[Layer, Tensor] = {}
         with evaluating(model), _watched(model, moments, generator), torch.no_grad():
-            for images, _ in checked_batches(batches):
+            for images, _ in map(checked_batch, batches):
                 model(to_unit(images.to(run.torch_device)))
         return moments
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from pour.data.samples import checked_batch
 from pour.errors import UsageError
 from pour.models.modes import evaluating
-from pour.models.tap import checked_batches
 from pour.training.loop import classification_loss
 from pour.training.step import trainable
 from pour.unlearning.contract import Method, option
@@ -68,7 +68,7 @@ def importance(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> di
     total = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     count = 0
     with evaluating(model):
-        for images, labels in checked_batches(batches):
+        for images, labels in map(checked_batch, batches):
             place = next(iter(parameters.values())).device
             loss = classification_loss(model, images.to(place), labels.to(place))
             gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)

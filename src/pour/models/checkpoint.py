@@ -63,7 +63,10 @@ def save(
     check_ending(target)
     refuse_to_overwrite(target, overwrite=overwrite)
     model = unwrap(model)
-    state = _plain_state(model)
+    state: dict[str, Any] = model.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor) or value.is_meta:
+            raise UsageError(f"The model's state {name!r} is no tensor with values, so it cannot be saved.")
     stored, aliases = _without_ties(state)
     names = cards.class_names(model) if class_names is None else cards.checked_names(class_names)
     header = Header(
@@ -159,15 +162,6 @@ def _unwrapped(header: Header, state: Mapping[str, Tensor]) -> tuple[Header, dic
     head = None if header.head is None else header.head.removeprefix(inside)
     inner_state = {name.removeprefix(inside): tensor for name, tensor in state.items() if name.startswith(inside)}
     return dataclasses.replace(header, architecture=None, projections=projections, head=head), inner_state
-
-
-def _plain_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict of ``model``. Raise UsageError if a value of it is no tensor with values."""
-    state: dict[str, Any] = model.state_dict()
-    for name, value in state.items():
-        if not isinstance(value, Tensor) or value.is_meta:
-            raise UsageError(f"The model's state {name!r} is no tensor with values, so it cannot be saved.")
-    return state
 
 
 def _without_ties(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

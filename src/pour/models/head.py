@@ -18,7 +18,7 @@ from pour.models.networks.normalize import NormalizedModel
 from pour.models.networks.resnet import ResNet
 from pour.models.projecting.projected_head import ProjectedHead, is_head_layer
 from pour.models.unwrap import libraries_of, unwrap
-from pour.models.verify_head import fits, gives_scores, returned, run_on
+from pour.models.verify_head import fits, gives_scores, returns_output, run_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,17 +138,18 @@ def _recorded_name(model: nn.Module) -> str | None:
 
 def _checked(model: nn.Module, name: str) -> Head:
     """Return the head called ``name``. Raise UsageError if it has no weights yet or only one class."""
-    _check_initialised(model, [name])
-    head = Head(name, model.get_submodule(name))
+    head = _initialised(model, name)
     if head.num_classes < 2:
         raise UsageError(f"The head {name!r} gives a single score; pour needs one score per class, so at least two.")
     return head
 
 
-def _check_initialised(model: nn.Module, names: Sequence[str]) -> None:
-    for name in names:
-        if isinstance(Head(name, model.get_submodule(name)).layer.weight, UninitializedParameter):
-            raise UsageError(f"The head {name!r} has no weights yet; run the model once on an example first.")
+def _initialised(model: nn.Module, name: str) -> Head:
+    """Return the head called ``name``. Raise UsageError if it has no weights yet."""
+    head = Head(name, model.get_submodule(name))
+    if isinstance(head.layer.weight, UninitializedParameter):
+        raise UsageError(f"The head {name!r} has no weights yet; run the model once on an example first.")
+    return head
 
 
 def _layer_name(model: nn.Module, name: str) -> str:
@@ -239,9 +240,8 @@ def _verified(model: nn.Module, suggested: str | None, candidates: Sequence[str]
         head = _checked(model, suggested)
         if gives_scores(model, head, example):
             return head
-    _check_initialised(model, candidates)
+    heads = [_initialised(model, name) for name in candidates]
     output = run_on(model, example)
-    heads = [Head(name, model.get_submodule(name)) for name in candidates]
     fitting = [head for head in heads if fits(head, output)]
     if all(head.num_classes < 2 for head in fitting):
         for head in fitting:
@@ -253,7 +253,7 @@ def _verified(model: nn.Module, suggested: str | None, candidates: Sequence[str]
     giving = [head for head in fitting if gives_scores(model, head, example, anywhere=True)]
     if len(giving) > 1:
         # An embedding behind an activation may be returned next to the scores.
-        giving = returned(model, giving, example) or giving
+        giving = [head for head in giving if returns_output(model, head, example)] or giving
     if len(giving) > 1:
         raise _ambiguous(model, [head.name for head in giving])
     if giving and gives_scores(model, giving[0], example):

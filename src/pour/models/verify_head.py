@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,11 +13,13 @@ from pour.models.output import output_tensors, scores_of
 from pour.models.projecting.projected_head import ProjectedHead, is_masked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
+
+    from torch.utils.hooks import RemovableHandle
 
     from pour.models.head import Example, Head
 
-__all__ = ["CannotRunError", "fits", "gives_scores", "returned", "run_on"]
+__all__ = ["CannotRunError", "fits", "gives_scores", "returns_output", "run_on"]
 
 _LEVELS = 4
 _STEP = 0.25
@@ -49,9 +50,7 @@ def run_on(model: nn.Module, example: Example, *, weights: Mapping[str, Tensor] 
     try:
         # Tensors made in inference mode, which a model may keep, could not be trained on later.
         with evaluating(model), torch.inference_mode(mode=False), torch.no_grad():
-            if weights is None:
-                return model(*args, **kwargs)
-            return torch.func.functional_call(model, dict(weights), args, kwargs, tie_weights=False)
+            return torch.func.functional_call(model, dict(weights or {}), args, kwargs, tie_weights=False)
     except _ERRORS as error:
         if isinstance(error, UsageError):
             raise
@@ -117,8 +116,7 @@ def _orders(count: int) -> list[Tensor]:
     return [first, second]
 
 
-@contextlib.contextmanager
-def _replaced(head: Head, scores: Tensor, calls: list[torch.Size]) -> Iterator[None]:
+def _replaced(head: Head, scores: Tensor, calls: list[torch.Size]) -> RemovableHandle:
     """Replace the output of the layer by ``scores`` at all positions. Append its shape at each call to ``calls``."""
 
     def replace(module: nn.Module, inputs: Any, output: Any) -> Any:
@@ -129,11 +127,7 @@ def _replaced(head: Head, scores: Tensor, calls: list[torch.Size]) -> Iterator[N
         shape[_class_dim(head, output.shape)] = len(scores)
         return scores.to(output).view(shape).expand(output.shape).contiguous()
 
-    handle = head.module.register_forward_hook(replace)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return head.module.register_forward_hook(replace)
 
 
 def _class_dim(head: Head, shape: torch.Size) -> int:
@@ -203,18 +197,12 @@ def _weight_gives_scores(model: nn.Module, head: Head, example: Example, *, anyw
     return False
 
 
-def returned(model: nn.Module, heads: Sequence[Head], example: Example) -> list[Head]:
-    """Return the heads whose output the model returns without a change, except of its shape."""
-    outputs: dict[str, list[Tensor]] = {head.name: [] for head in heads}
-    with contextlib.ExitStack() as hooks:
-        for head in heads:
-
-            def keep(module: nn.Module, inputs: Any, output: Any, *, calls: list[Tensor] = outputs[head.name]) -> None:
-                calls.extend(output_tensors(output))
-
-            hooks.callback(head.module.register_forward_hook(keep).remove)
+def returns_output(model: nn.Module, head: Head, example: Example) -> bool:
+    """Return whether the model returns the output of ``head`` without a change, except of its shape."""
+    calls: list[Tensor] = []
+    with head.module.register_forward_hook(lambda module, inputs, output: calls.extend(output_tensors(output))):
         results = output_tensors(run_on(model, example))
-    return [head for head in heads if any(_equal(call, result) for call in outputs[head.name] for result in results)]
+    return any(_equal(call, result) for call in calls for result in results)
 
 
 def _equal(output: Tensor, result: Tensor) -> bool:

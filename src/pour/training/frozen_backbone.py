@@ -155,11 +155,7 @@ class FrozenBackbone:
             size = _GPU_BATCH if device.type == "cuda" else _CPU_BATCH
             loader = DeviceLoader(split.images, split.labels, batch_size=size, device=device)
             network = self.build().to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-            on_gpu = device.type == "cuda"
-            with (
-                torch.backends.cudnn.flags(enabled=True, benchmark=on_gpu),
-                fast_encoder(network, find_head(network).name, enabled=on_gpu),
-            ):
+            with fast_encoder(network, find_head(network).name, enabled=device.type == "cuda"):
                 features = extract_features(network, loader, device=device).features
             if features.ndim != 2:
                 raise UsageError(

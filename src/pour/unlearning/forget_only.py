@@ -9,13 +9,14 @@ import torch
 import torch.nn.functional as F
 
 from pour.data.classes import resolve_classes
+from pour.data.samples import checked_batch
 from pour.errors import DivergenceError
 from pour.models.card import names_of_scores
 from pour.models.head import find_head
 from pour.models.history import forgotten_before
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
-from pour.models.tap import checked_batches, to_unit
+from pour.models.tap import to_unit
 from pour.models.unwrap import unwrap
 from pour.unlearning.contract import option
 from pour.unlearning.iterative import IterativeMethod
@@ -152,7 +153,7 @@ def forget_accuracy(
     total = torch.zeros_like(correct)
     finite = torch.ones_like(correct, dtype=torch.bool)
     with evaluating(network), torch.inference_mode():
-        for images, labels in checked_batches(request.forget.once(run) if batches is None else batches):
+        for images, labels in map(checked_batch, request.forget.once(run) if batches is None else batches):
             scores = scores_of(network(to_unit(images.to(run.torch_device))))
             labels = labels.to(run.torch_device)
             correct += (scores.argmax(dim=1) == labels).sum()

@@ -14,6 +14,7 @@ from pour.models.clip.texts import prompt_embeddings
 from pour.models.clip.zero_shot import ZeroShotClassifier
 from pour.models.copy_and_swap import copy_model
 from pour.models.projecting.forget import find_place
+from pour.models.projecting.live_classes import precise
 from pour.models.projecting.project import project_with_entry, projector_along
 from pour.models.unwrap import unwrap
 
@@ -86,8 +87,7 @@ def _unit_rows(embeddings: Tensor, name: str) -> Tensor:
     rows = embeddings.unsqueeze(0) if embeddings.ndim == 1 else embeddings
     if rows.ndim != 2 or 0 in rows.shape or not rows.is_floating_point():
         raise UsageError(f"{name} must be floating-point embeddings of shape (k, d) or (d,).")
-    wide = rows.detach().to(torch.promote_types(rows.dtype, torch.float32))
-    return F.normalize(wide, dim=1)
+    return F.normalize(precise(rows), dim=1)
 
 
 def forget_concepts(

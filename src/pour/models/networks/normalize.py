@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pour.errors import UsageError
+from pour.models.output import scores_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,9 +68,7 @@ class NormalizedModel(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute the scores of ``images``."""
-        output = self.model(resized(self.normalize(images), self.resize))
-        scores: Tensor = output if isinstance(output, Tensor) else output.logits
-        return scores
+        return scores_of(self.model(resized(self.normalize(images), self.resize)))
 
     def extra_repr(self) -> str:
         """Return the input size for ``print(model)``, which also names the network in a cache of features."""

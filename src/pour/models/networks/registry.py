@@ -191,10 +191,9 @@ def load_plain(model: nn.Module, state: Mapping[str, Tensor], *, source: str, ne
     """
     optional: tuple[str, ...] = ("normalize.mean", "normalize.std")
     if isinstance(model, NormalizedModel) and not any(name.startswith("normalize.") for name in state):
-        segments = isinstance(model, SegmentationModel)
-        model = model.model
-        if segments and new_head and load_encoder(model, state, source=source):
+        if new_head and isinstance(model, SegmentationModel) and load_encoder(model.model, state, source=source):
             return
+        model = model.model
     expected = model.state_dict()
     # Half precision in a file saves space. The network needs the precision of its images.
     state = {

@@ -23,7 +23,7 @@ from pour.models.modes import evaluating
 from pour.models.projecting.direction import HeadDirection, check_finite, class_removal
 from pour.models.projecting.project import project_with_entry, projector_along
 from pour.models.projecting.projected_head import ForgottenLogit, ProjectedHead
-from pour.models.tap import checked_batches, device_of, tap_features, to_unit
+from pour.models.tap import device_of, tap_features, to_unit
 from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _means(model: nn.Module, head: Head, indices: tuple[int, ...], data: Iterabl
     fitter = ProjectorFitter(classes=list(indices), centered=centered)
     device = device_of(model)
     with evaluating(model), torch.inference_mode(), tap_features(model, head) as tap:
-        for images, labels in checked_batches(data):
+        for images, labels in map(checked_batch, data):
             model(to_unit(images.to(device)).to(head.weight.dtype))
             # The encoder's own features: an earlier projector must not bend the direction of a later request.
             features = tap.raw.movedim(head.dim, -1)

@@ -78,11 +78,10 @@ def live_classes(head: Head, classes: tuple[int, ...], earlier: Collection[int])
 
 def _distances_to_mean(weight: Tensor, live: Tensor) -> tuple[Tensor, float]:
     """Return the distance of every row from the mean of the live rows, and the length of the longest live row."""
-    starts = range(0, len(weight), _ROWS_AT_ONCE)
-    parts = [slice(start, start + _ROWS_AT_ONCE) for start in starts]
-    mean = torch.stack([as_double(weight[part][live[part]]).sum(dim=0) for part in parts]).sum(dim=0) / int(live.sum())
-    distances = torch.cat([torch.linalg.vector_norm(as_double(weight[part]) - mean, dim=1) for part in parts])
-    lengths = torch.cat([torch.linalg.vector_norm(as_double(weight[part][live[part]]), dim=1) for part in parts])
+    parts = list(zip(torch.split(weight, _ROWS_AT_ONCE), torch.split(live, _ROWS_AT_ONCE), strict=True))
+    mean = torch.stack([as_double(rows[alive]).sum(dim=0) for rows, alive in parts]).sum(dim=0) / int(live.sum())
+    distances = torch.cat([torch.linalg.vector_norm(as_double(rows) - mean, dim=1) for rows, _ in parts])
+    lengths = torch.cat([torch.linalg.vector_norm(as_double(rows[alive]), dim=1) for rows, alive in parts])
     return distances, float(lengths.max())
 
 

@@ -25,15 +25,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = [
-    "Projected",
-    "check_logit",
-    "earlier_logit",
-    "project",
-    "project_with_entry",
-    "projected_layers",
-    "projector_along",
-]
+__all__ = ["Projected", "common_logit", "project", "project_with_entry", "projected_layers", "projector_along"]
 
 Projected = ProjectedHead | ProjectedEmbedding
 """A layer with a projector or an eraser."""
@@ -87,24 +79,23 @@ def project(
         new = ProjectedEmbedding(place.layer, removal)
     else:
         if isinstance(old, ProjectedHead):
-            forgotten_logit = forgotten_logit if classes else old.forgotten_logit
-            check_logit(old, forgotten_logit)
+            forgotten_logit = common_logit(old, forgotten_logit) if classes else old.forgotten_logit
             classes = (*old.forgotten, *classes)
         new = ProjectedHead(place.layer, removal, forgotten=sorted({*classes}), forgotten_logit=forgotten_logit)
     return swap_module(model, old, new.train(old.training))
 
 
-def check_logit(module: nn.Module, forgotten_logit: ForgottenLogit) -> None:
-    """Raise UsageError if an earlier request treats the scores of its classes in another way than now requested."""
-    earlier = earlier_logit(module)
-    if earlier not in (None, forgotten_logit):
+def common_logit(module: nn.Module, forgotten_logit: ForgottenLogit | None) -> ForgottenLogit:
+    """Return the score of the forgotten classes for all requests: as now requested, as before, or "keep".
+
+    Raises:
+        UsageError: An earlier request treats the scores of its classes in another way than now requested.
+    """
+    earlier = module.forgotten_logit if isinstance(module, ProjectedHead) and module.forgotten else None
+    if earlier and forgotten_logit and earlier != forgotten_logit:
         problem = f"The model already forgot classes with forgotten_logit={earlier!r}"
         raise UsageError(f"{problem}; pass the same now instead of {forgotten_logit!r}, or fold the model first.")
-
-
-def earlier_logit(module: nn.Module) -> ForgottenLogit | None:
-    """Return how a head treats the scores of the classes it forgot; None for a head that forgot none."""
-    return module.forgotten_logit if isinstance(module, ProjectedHead) and module.forgotten else None
+    return forgotten_logit or earlier or "keep"
 
 
 def projector_along(directions: Tensor, place: Head | ImageProjection) -> Projector:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pour.data.samples import checked_batch
 from pour.errors import UsageError
-from pour.models.tap import checked_batches, to_unit
+from pour.models.tap import to_unit
 from pour.unlearning.toolkit.batches import EpochsFrom
 from pour.unlearning.user_batches import join_batches
 
@@ -138,7 +139,7 @@ def _regrouped(batches: Epochs, size: int, run: Run, number: int) -> Iterator[tu
     # The epochs of two rounds must not be shuffled alike.
     for epoch in itertools.count(100_000 * number):
         is_empty = True
-        for images, labels in checked_batches(batches.epoch(epoch)):
+        for images, labels in map(checked_batch, batches.epoch(epoch)):
             is_empty = False
             waiting.append((to_unit(images.to(run.torch_device)), labels.to(run.torch_device)))
             while sum(len(part) for _, part in waiting) >= size:

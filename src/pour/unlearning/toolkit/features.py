@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from pour.data.samples import checked_batch
 from pour.models.modes import evaluating
 from pour.models.networks.segmentation import cell_labels
-from pour.models.tap import checked_batches, tap_features, to_unit
+from pour.models.tap import tap_features, to_unit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -54,7 +55,7 @@ def features_of(
     """Yield the features before the head and the labels of each batch, on the device of the run, in evaluation mode."""
     model.to(run.torch_device)
     with evaluating(model), tap_features(model, head) as tap:
-        for images, labels in checked_batches(batches):
+        for images, labels in map(checked_batch, batches):
             # The block ends before the yield, so that the caller can compute gradients.
             with torch.no_grad():
                 model(to_unit(images.to(run.torch_device)))
