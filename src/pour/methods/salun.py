@@ -75,9 +75,8 @@ class SalUn(IterativeMethod):
         earlier = forgotten_before(model)
         choices = [label for label in range(find_head(model).num_classes) if label not in earlier]
         batches = in_sequence([(with_random_labels(forget, choices, run.seed), ()), (retain, ())])
-        handle = optimizer.register_step_post_hook(put_back)
-        self.train(model, batches, classification_loss, run, optimizer=optimizer)
-        handle.remove()
+        with optimizer.register_step_post_hook(put_back):
+            self.train(model, batches, classification_loss, run, optimizer=optimizer)
         return model
 
 

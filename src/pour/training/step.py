@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from pour.training.recipes import Recipe
     from pour.training.run import Run
@@ -65,15 +66,11 @@ def make_optimizer(
     )
 
 
-@contextlib.contextmanager
-def float32_outputs(model: nn.Module, *, enabled: bool = True) -> Iterator[None]:
+def float32_outputs(model: nn.Module, *, enabled: bool = True) -> AbstractContextManager[object]:
     """Convert the outputs of ``model`` to float32 inside the block, so that losses are computed in float32."""
-    handle = model.register_forward_hook(lambda _module, _inputs, output: _as_float32(output)) if enabled else None
-    try:
-        yield
-    finally:
-        if handle is not None:
-            handle.remove()
+    if not enabled:
+        return contextlib.nullcontext()
+    return model.register_forward_hook(lambda _module, _inputs, output: _as_float32(output))
 
 
 def _as_float32(output: Any) -> Any:
