@@ -17,14 +17,13 @@ from pour.bench.columns import latex_text
 from pour.bench.store import check_unmixed, read_store
 from pour.bench.table import GROUPS
 from pour.errors import UsageError
-from pour.report.figures.changes import changes_data, draw_changes
+from pour.report.figures.changes import ChangesData, changes_data, draw_changes
 from pour.report.figures.saving import save_figure
 from pour.report.figures.style import Theme
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from matplotlib.figure import Figure
     from rich.console import RenderableType
 
     from pour.bench.columns import Column
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from pour.bench.store import Cell
     from pour.bench.table import ResultTable, TableRow
 
-__all__ = ["Format", "draw_bars", "render", "rich_table", "save_bars", "show_table"]
+__all__ = ["Format", "render", "rich_table", "save_bars", "show_table"]
 
 Format = Literal["rich", "markdown", "latex", "csv"]
 T = TypeVar("T")
@@ -187,46 +186,34 @@ def _csv(table: ResultTable) -> str:
     return stream.getvalue()
 
 
-def draw_bars(results: str | Path, row: str, *, theme: Theme = "light") -> Figure:
-    """Draw the change of each class's accuracy, one line per concept that was forgotten alone.
+def save_bars(results: str | Path) -> list[Path]:
+    """Write the change of each class's accuracy to ``figures/`` in a folder of results, light and dark for every row.
 
-    Args:
-        results: Folder or file of results with the accuracy of each class, such as results of zero-shot classifiers.
-        row: Name of the row. The figure has the row's first seed.
-        theme: light or dark.
+    A figure has the row's first seed, and one line per class that was forgotten alone. Results without the accuracy of
+    each class have no bars.
     """
-    cells = [cell for cell in _cells_with_classes(results) if cell.key.row == row]
-    if not cells:
-        raise UsageError(f"{results} has no results of the row {row!r} with the accuracy of each class.")
-    cells = [cell for cell in cells if cell.key.seed == cells[0].key.seed]
+    rows: dict[str, list[Cell]] = {}
+    for cell in sorted(read_store(results), key=lambda cell: (cell.key.seed, cell.key.forget)):
+        if len(cell.key.forget) == 1 and _class_names(cell):
+            rows.setdefault(cell.key.row, []).append(cell)
+    bars = {row: _bars([cell for cell in cells if cell.key.seed == cells[0].key.seed]) for row, cells in rows.items()}
+    return [
+        save_figure(draw_changes(data, theme=theme), Path(results) / "figures" / f"changes-{row}-{theme}.svg")
+        for row, data in bars.items()
+        for theme in get_args(Theme)
+    ]
+
+
+def _bars(cells: list[Cell]) -> ChangesData:
+    """Return the changes by the cells of one row and seed."""
     check_unmixed(cells)
-    data = changes_data(
+    return changes_data(
         [cells[0].values[f"acc.{name}"].n or 0 for name in _class_names(cells[0])],
         _right(cells[0], "_before"),
         {cell.forgotten_names[0]: _right(cell, "") for cell in cells},
         classes=_class_names(cells[0]),
         forgotten={cell.forgotten_names[0]: cell.key.forget for cell in cells},
     )
-    return draw_changes(data, theme=theme)
-
-
-def save_bars(out: str | Path) -> list[Path]:
-    """Write the bars of every row to ``figures/`` in a folder of results, light and dark.
-
-    Results without the accuracy of each class have no bars.
-    """
-    rows = dict.fromkeys(cell.key.row for cell in _cells_with_classes(out))
-    files = {(row, theme): f"changes-{row}-{theme}.svg" for row in rows for theme in get_args(Theme)}
-    return [
-        save_figure(draw_bars(out, row, theme=theme), Path(out) / "figures" / name)
-        for (row, theme), name in files.items()
-    ]
-
-
-def _cells_with_classes(results: str | Path) -> list[Cell]:
-    """Return the cells that forgot one class and have the accuracy of each class, by seed."""
-    cells = [cell for cell in read_store(results) if len(cell.key.forget) == 1 and _class_names(cell)]
-    return sorted(cells, key=lambda cell: (cell.key.seed, cell.key.forget))
 
 
 def _class_names(cell: Cell) -> list[str]:

@@ -163,7 +163,9 @@ class DeviceLoader(EpochLoader):
                 f"There are {len(source)} images for {len(labels)} labels; both need the same number, at least one."
             )
         super().__init__(len(source), **options)
-        self.resident = source.numel() <= _room_for_images(self.device) if resident is None else resident
+        if resident is None and self.device.type == "cuda":
+            resident = source.numel() <= _SHARE_OF_FREE_MEMORY * torch.cuda.mem_get_info(self.device)[0]
+        self.resident = resident is not False
         self._images = source.to(self.device) if self.resident else source
         self._labels = torch.as_tensor(labels).to(self.device)
         self._void = void
@@ -191,10 +193,3 @@ class DeviceLoader(EpochLoader):
             images, labels = self._augment.move(images, labels, index, moves.to(self.device))
         labels = labels.long()
         return images, labels if self._void is None else labels.where(labels != self._void, NO_LABEL)
-
-
-def _room_for_images(device: torch.device) -> float:
-    """Return the bytes that resident images may take on ``device``."""
-    if device.type == "cuda":
-        return _SHARE_OF_FREE_MEMORY * torch.cuda.mem_get_info(device)[0]
-    return float("inf")

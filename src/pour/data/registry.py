@@ -243,9 +243,7 @@ def _read_npz(path: Path) -> ImageDataset:
     name = re.sub(r"_\d+$", "", path.stem)
     if name in _REFUSED:
         raise UsageError(f"{name} is not offered: {_REFUSED[name]}.")
-    if name in MEDMNIST:
-        return read_medmnist(path, name)
-    for cifar in (CIFAR10, CIFAR100):
-        if name == cifar.info.name:
-            return read_cifar(path, cifar)
-    return read_npz_dataset(path, name=path.stem)
+    if name in (*MEDMNIST, CIFAR10.info.name, CIFAR100.info.name):
+        dataset: ImageDataset = _DATASETS[name].read(path)
+        return dataset
+    return read_npz_dataset(path)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pour.data.dataset import ImageDataset, LabelArray
     from pour.data.samples import IndexedSamples
 
-__all__ = ["Part", "Splits", "class_names", "hold_out"]
+__all__ = ["Part", "Splits", "class_names", "hold_out", "numbered_names"]
 
 SamplesT = TypeVar("SamplesT", bound="IndexedSamples")
 
@@ -94,7 +94,7 @@ class Splits:
         mirrors, name = True, "own data"
         if isinstance(dataset, Mapping):
             splits = _indexed(dataset)
-            names = tuple(classes or class_names(dataset) or _numbers(splits))
+            names = tuple(classes or class_names(dataset) or numbered_names(splits))
         else:
             if classes is not None:
                 raise UsageError(f"{dataset.name} has class names of its own; leave classes out.")
@@ -198,6 +198,6 @@ def class_names(parts: Mapping[str, Any]) -> tuple[str, ...] | None:
     return None
 
 
-def _numbers(splits: Mapping[str, IndexedSamples]) -> tuple[str, ...]:
-    """Return the numbers up to the highest label."""
-    return tuple(map(str, range(1 + max(int(samples.labels.max()) for samples in splits.values()))))
+def numbered_names(splits: Mapping[str, IndexedSamples]) -> tuple[str, ...]:
+    """Return the numbers up to the highest label of all splits, as names of the classes."""
+    return tuple(map(str, range(1 + max(int(samples.labels.max(initial=0)) for samples in splits.values()))))

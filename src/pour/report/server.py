@@ -48,9 +48,6 @@ class ReportServer(ThreadingHTTPServer):
         True
     """
 
-    daemon_threads = True
-    allow_reuse_address = True
-
     def __init__(
         self,
         folder: str | os.PathLike[str],

@@ -40,7 +40,7 @@ def test_the_four_arrays_are_a_dataset(tmp_path):
 @pytest.mark.parametrize("stored", [np.array(["é", "b", "c"]), np.array(["é".encode(), b"b", b"c"])])
 def test_class_names_can_be_stored_along(tmp_path, stored):
     np.savez(tmp_path / "mine.npz", **plain(), classes=stored)
-    assert read_npz_dataset(tmp_path / "mine.npz", name="mine").classes == ("é", "b", "c")
+    assert read_npz_dataset(tmp_path / "mine.npz").classes == ("é", "b", "c")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 from pour.data.dataset import ImageDataset, ImageSplit
 from pour.data.formats.archives import check_digest, read_members
 from pour.data.formats.mosaic import is_mosaic, read_class_names, read_mosaic
-from pour.data.formats.npz import read_npz_dataset
+from pour.data.formats.npz import read_npz_splits
 from pour.data.formats.pickles import load_plain
 from pour.data.info import DatasetInfo, official
 from pour.errors import UsageError
@@ -62,24 +62,19 @@ def read_cifar(path: Path, cifar: CifarFormat) -> ImageDataset:
     Raises:
         UsageError: It is incomplete, altered, of the wrong size, or holds foreign pickled objects.
     """
-    kind, name = _kind(path, cifar), cifar.info.name
-    classes = cifar.info.classes
+    kind, stored = _kind(path, cifar), None
     if kind is None:
-        raise UsageError(f"{path} does not hold {name}: expected one of {', '.join(cifar.places)}.")
+        raise UsageError(f"{path} does not hold {cifar.info.name}: expected one of {', '.join(cifar.places)}.")
     if kind == "npz":
-        return _checked(read_npz_dataset(path, name=name, classes=classes, info=cifar.info), path, cifar)
-    if kind == "mosaic":
-        splits = read_mosaic(path)
-        classes = read_class_names(path) or classes
+        splits, stored = read_npz_splits(path)
+    elif kind == "mosaic":
+        splits, stored = read_mosaic(path), read_class_names(path)
     else:
         if path.name in cifar.digests and path.is_file():
             check_digest(path, cifar.digests[path.name])
         splits = _read_official(path, cifar, kind)
-    return _checked(ImageDataset(name=name, classes=classes, splits=splits, info=cifar.info), path, cifar)
-
-
-def _checked(dataset: ImageDataset, path: Path, cifar: CifarFormat) -> ImageDataset:
-    """Refuse a form that any images can have, such as mosaics, where it holds others."""
+    dataset = ImageDataset(name=cifar.info.name, classes=stored or cifar.info.classes, splits=splits, info=cifar.info)
+    # Mosaics and npz files can have any images.
     expected = (_SIDE, _SIDE, 3), len(cifar.info.classes)
     if (dataset.image_shape, dataset.num_classes) != expected:
         shape, count = " x ".join(map(str, dataset.image_shape)), dataset.num_classes

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pour.data.dataset import ImageArray
 
-__all__ = ["GREY_MODES", "IMAGE_SUFFIXES", "images_in", "is_image", "open_image", "read_pixels", "reading", "to_bytes"]
+__all__ = ["GREY_MODES", "IMAGE_SUFFIXES", "images_in", "is_image", "open_image", "read_pixels", "to_bytes"]
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"})
 
@@ -35,26 +35,22 @@ def images_in(folder: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn the errors of Pillow on a damaged file into UsageError."""
+def open_image(path: Path) -> Iterator[Any]:
+    """Open an image file with Pillow, whose errors on a damaged file become UsageError in the whole block.
+
+    At first only the header is read.
+    """
     try:
         from PIL import Image
     except ImportError as error:
         raise UsageError(f'Reading {path} needs Pillow: pip install "pour-unlearning[report]".') from error
     try:
-        yield
+        with Image.open(path) as image:
+            yield image
     except (UsageError, FileNotFoundError) as error:
         raise error if isinstance(error, UsageError) else UsageError(f"{path} does not exist.") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UsageError(f"{path} is not a readable image: it is truncated or damaged ({error}).") from error
-
-
-def open_image(path: Path) -> Any:
-    """Open an image file with Pillow. Only its header is read."""
-    with reading(path):
-        from PIL import Image
-
-        return Image.open(path)
 
 
 def read_pixels(path: Path, *, grey: bool = False, size: int | None = None) -> ImageArray:
@@ -65,7 +61,7 @@ def read_pixels(path: Path, *, grey: bool = False, size: int | None = None) -> I
         grey: Return one channel.
         size: Scale the shorter side to this many pixels and cut out the centre square.
     """
-    with open_image(path) as image, reading(path):
+    with open_image(path) as image:
         from PIL import Image, ImageOps
 
         picture = to_bytes(image, path, grey=grey)

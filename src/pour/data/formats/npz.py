@@ -8,7 +8,7 @@ import numpy as np
 
 from pour.data.dataset import ImageDataset, ImageSplit
 from pour.data.formats.archives import read_npz
-from pour.data.info import OWN_DATA, DatasetInfo
+from pour.data.splits import numbered_names
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,19 +45,10 @@ def read_npz_splits(path: Path) -> tuple[dict[str, ImageSplit], tuple[str, ...] 
     return splits, _class_names(path, arrays.get("classes"))
 
 
-def read_npz_dataset(
-    path: Path, *, name: str, classes: tuple[str, ...] | None = None, info: DatasetInfo = OWN_DATA
-) -> ImageDataset:
-    """Return the dataset in a ``.npz`` file.
-
-    Class names are the file's own, else ``classes``, else the labels themselves in digits.
-    """
+def read_npz_dataset(path: Path) -> ImageDataset:
+    """Return the dataset in a ``.npz`` file. Without names in the file, classes have their labels as names."""
     splits, stored = read_npz_splits(path)
-    names = stored or classes
-    if names is None:
-        highest = max(int(split.labels.max(initial=0)) for split in splits.values())
-        names = tuple(str(label) for label in range(highest + 1))
-    return ImageDataset(name=name, classes=names, splits=splits, info=info)
+    return ImageDataset(name=path.stem, classes=stored or numbered_names(splits), splits=splits)
 
 
 def _split(path: Path, name: str, images: NDArray[Any], labels: NDArray[Any]) -> ImageSplit:

@@ -10,7 +10,7 @@ import numpy as np
 
 from pour._io import existing_file
 from pour.data.classes import resolve_classes
-from pour.data.formats.image_files import images_in, open_image, read_pixels, reading
+from pour.data.formats.image_files import images_in, open_image, read_pixels
 from pour.data.formats.mosaic import read_class_names
 from pour.data.info import OWN_DATA, DatasetInfo, official
 from pour.errors import UsageError
@@ -152,7 +152,7 @@ def read_voc(folder: Path) -> SegmentationDataset:
 
 
 def _read_mask(file: Path) -> LabelArray:
-    with open_image(file) as image, reading(file):
+    with open_image(file) as image:
         # The numbers of a palette are the labels, and its colours have no meaning.
         if image.mode not in ("L", "P"):
             raise UsageError(

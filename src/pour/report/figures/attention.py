@@ -136,7 +136,8 @@ def draw_gradcam(data: GradCamData, *, theme: Theme = "light") -> Figure:
             name = _two_lines(data.classes[data.labels[i]], max(6, int(cell * 17)))
             color = style.forgotten if is_forgotten[i] else style.text
             column[0].set_title(name, fontsize=6.5, color=color, pad=3)
-        peaks = [_peak(maps[is_forgotten]) for maps in data.maps.values()]
+        # Without forgotten images the peaks are 0.
+        peaks = [maps[is_forgotten].max(axis=(1, 2)).sum() / max(is_forgotten.sum(), 1) for maps in data.maps.values()]
         text = (
             f"Grad-CAM maps before and after forgetting {data.forgotten_words}, for {len(order)} images; on forgotten "
             f"ones the own map's peak goes from {peaks[0]:.2f} to {peaks[1]:.2f}, through the original's head row it "
@@ -148,10 +149,6 @@ def draw_gradcam(data: GradCamData, *, theme: Theme = "light") -> Figure:
 def _two_lines(name: str, letters: int) -> str:
     lines = textwrap.wrap(shortened(name, length=2 * letters + 8), width=letters, max_lines=2, placeholder="…")
     return "\n".join(plain_text(line) for line in lines)
-
-
-def _peak(maps: Maps) -> float:
-    return float(maps.max(axis=(1, 2)).mean()) if len(maps) else 0.0
 
 
 def _draw_cell(axes: Axes, image: NDArray[np.float64], heat: Maps | None) -> None:

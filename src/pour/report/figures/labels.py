@@ -56,14 +56,9 @@ def place_labels(
     ]
     frame = axes.get_window_extent()
     halo = [withStroke(linewidth=2.0, foreground=style.background)]
+    options: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "path_effects": halo, "zorder": 6}
     placed: list[Bbox] = []
     for i, (point, text, color) in enumerate(zip(points, texts, colors, strict=True)):
-        options: dict[str, Any] = {
-            "textcoords": "offset points",
-            "fontsize": 7,
-            "path_effects": halo,
-            "zorder": 6,
-        }
         label = axes.annotate(text, xy=tuple(point), xytext=(0, 0), color=color, annotation_clip=False, **options)
         size = label.get_window_extent()
         covered = [*placed, *lines, *(dot for j, dot in enumerate(dots) if j != i)]

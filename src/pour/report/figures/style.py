@@ -201,15 +201,11 @@ class Style:
 
 
 @cache
-def _themes() -> dict[Theme, Style]:
-    themes = tomllib.loads((files("pour.report.figures") / "themes.toml").read_text(encoding="utf-8"))
-    return {theme: Style(**themes[theme]) for theme in get_args(Theme)}
-
-
 def style_of(theme: Theme) -> Style:
     """Return the style of a theme. Raise UsageError for an unknown theme."""
     check_choice("theme", theme, get_args(Theme))
-    return _themes()[theme]
+    themes = tomllib.loads((files("pour.report.figures") / "themes.toml").read_text(encoding="utf-8"))
+    return Style(**themes[theme])
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pour._io import write_text
+from pour._io import existing_file, write_text
 from pour.errors import UsageError
 from pour.metrics.catalogue import metrics_among
 from pour.report.page.cells import count_verdicts
@@ -143,8 +143,6 @@ def _grouped(figures: Sequence[FigureSection]) -> list[list[FigureSection]]:
 
 
 def _digested(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise UsageError(f"There is no file {path} to take the digest of; check the path.")
-    with path.open("rb") as stream:
+    with existing_file(path).open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return {"name": path.name, "size": path.stat().st_size, "sha256": digest}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,10 +68,8 @@ def duration(seconds: float) -> str:
 
 def count_verdicts(lines: Iterable[Line]) -> dict[Verdict, int]:
     """Return the number of lines with each verdict that occurs, in the order of :data:`VERDICTS`."""
-    counts = dict.fromkeys(VERDICTS, 0)
-    for line in lines:
-        counts[line.verdict] += 1
-    return {verdict: count for verdict, count in counts.items() if count}
+    counts = Counter(line.verdict for line in lines)
+    return {verdict: counts[verdict] for verdict in VERDICTS if verdict in counts}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,32 +53,20 @@ class FigureSection:
             raise UsageError(f"The figure {self.title!r} must be the text of an SVG.")
 
     @classmethod
-    def of(
-        cls,
-        title: str,
-        draw: Callable[..., Figure],
-        data: object,
-        *,
-        caption: str = "",
-        group: str | None = None,
-        choice: str | None = None,
-    ) -> FigureSection:
+    def of(cls, title: str, draw: Callable[..., Figure], data: object, **options: str) -> FigureSection:
         """Draw a figure for light and dark pages. The figure's label becomes the description.
 
         Args:
             title: Title above the figure.
             draw: Function that draws the figure, such as :func:`pour.report.figures.draw_confusion`.
             data: Data of the figure.
-            caption: Text below the figure.
-            group: Name of a group of figures that share one place.
-            choice: Name of this figure within the group.
+            options: Caption, group and choice of the section.
         """
         from pour.report.figures.saving import figure_svg
 
         light, dark = draw(data, theme="light"), draw(data, theme="dark")
         alt = str(light.get_label()) or title
-        drawings = {"light": figure_svg(light), "dark": figure_svg(dark)}
-        return cls(title=title, alt=alt, caption=caption, group=group, choice=choice, **drawings)
+        return cls(title=title, alt=alt, light=figure_svg(light), dark=figure_svg(dark), **options)
 
     @property
     def wide(self) -> bool:
