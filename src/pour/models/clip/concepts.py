@@ -123,6 +123,7 @@ def forget_concepts(
         True
     """
     start = time.perf_counter()
+    model = copy_model(unwrap(model))
     words = [concepts] if isinstance(concepts, str) else list(concepts)
     text = prompt_embeddings(encode, words, templates)
     if part == "text":
@@ -132,7 +133,6 @@ def forget_concepts(
     elif not isinstance(others, Tensor):
         others = prompt_embeddings(encode, list(others), templates)
     rows = concept_directions(text, others, part=part)
-    model = copy_model(unwrap(model))
     place, _ = find_place(model)
     settings = {"part": part, "concepts": words, "templates": list(templates)}
     return project_with_entry(model, projector_along(rows, place), place, settings, start=start)
@@ -140,13 +140,12 @@ def forget_concepts(
 
 def _texts_to_keep(model: nn.Module, text: Tensor) -> Tensor:
     """Return the texts of a classifier except the text nearest to each concept."""
-    classifier = unwrap(model)
-    if not isinstance(classifier, ZeroShotClassifier):
+    if not isinstance(model, ZeroShotClassifier):
         raise UsageError(
             "There are no texts to keep; pass others=, in words or as embeddings, or remove the whole text with "
             'part="text".'
         )
-    rows = classifier.text
+    rows = model.text
     nearest = (_unit_rows(text, "concepts").to(rows) @ rows.T).argmax(dim=1)
     # A class that was forgotten before and folded has a row of zeros.
     is_kept = rows.any(dim=1)

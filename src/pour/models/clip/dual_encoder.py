@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from pour.errors import UsageError
 from pour.models.clip.image_encoder import ImageTextEncoder
+from pour.models.clip.texts import in_parts
 from pour.models.modes import evaluating
 from pour.models.projecting.projected_embedding import ProjectedEmbedding
 from pour.models.unwrap import libraries_of, unwrap
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pour.models.clip.texts import TextEncoder
 
 __all__ = [
@@ -33,7 +31,6 @@ WeightPart = tuple[nn.Module, str, int]
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 _SIGLIP_MEAN = _SIGLIP_STD = (0.5, 0.5, 0.5)
-_TEXTS_AT_ONCE = 256
 # CLIP's temperature at the start of its training.
 _FIRST_SCALE = 1 / 0.07
 
@@ -182,24 +179,18 @@ def text_encoder(model: nn.Module, tokenizer: Any) -> TextEncoder:
         )
     device = next(model.parameters()).device
 
-    @torch.no_grad()
-    def encode(texts: Sequence[str]) -> Tensor:
-        starts = range(0, len(texts), _TEXTS_AT_ONCE)
-        with evaluating(model):
-            parts = [_encode(model, tokenizer, list(texts[start : start + _TEXTS_AT_ONCE]), device) for start in starts]
-        return torch.cat(parts)
-
-    return encode
-
-
-def _encode(model: nn.Module, tokenizer: Any, texts: list[str], device: torch.device) -> Tensor:
-    if hasattr(model, "encode_text"):
-        return _embedding(model.encode_text(tokenizer(texts).to(device)))  # type: ignore[operator]
     # SigLIP was trained on texts padded to their full length, and its embedding is read at the last position.
     padding = "max_length" if "siglip" in str(getattr(getattr(model, "config", None), "model_type", "")) else True
-    batch = tokenizer(texts, padding=padding, truncation=True, return_tensors="pt")
-    inputs = {name: value.to(device) for name, value in batch.items() if name in ("input_ids", "attention_mask")}
-    return _embedding(model.get_text_features(**inputs))  # type: ignore[operator]
+
+    def encode(texts: list[str]) -> Tensor:
+        with evaluating(model):
+            if hasattr(model, "encode_text"):
+                return _embedding(model.encode_text(tokenizer(texts).to(device)))  # type: ignore[operator]
+            batch = tokenizer(texts, padding=padding, truncation=True, return_tensors="pt")
+            inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask") if name in batch}
+            return _embedding(model.get_text_features(**inputs))  # type: ignore[operator]
+
+    return in_parts(encode)
 
 
 def expectations(model: nn.Module) -> dict[str, Any]:

@@ -23,13 +23,14 @@ from pour.errors import UsageError, nearest_name
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "CAPTIONS",
     "PROMPTS",
     "TextEncoder",
     "TextTable",
+    "in_parts",
     "minilm_encoder",
     "prompt_embeddings",
     "prompts_of",
@@ -158,6 +159,16 @@ def prompt_embeddings(
     return F.normalize(units.mean(dim=0), dim=1) if average else units
 
 
+def in_parts(encode: Callable[[list[str]], Tensor]) -> TextEncoder:
+    """Return a text encoder that calls ``encode`` without gradients on at most 256 texts at once."""
+
+    @torch.no_grad()
+    def encode_all(texts: Sequence[str]) -> Tensor:
+        return torch.cat([encode(list(texts[start : start + _BATCH])) for start in range(0, len(texts), _BATCH)])
+
+    return encode_all
+
+
 def minilm_encoder() -> TextEncoder:
     """Return the sentence encoder all-MiniLM-L6-v2 (384 dimensions) from the package that contains its weights.
 
@@ -176,14 +187,10 @@ def minilm_encoder() -> TextEncoder:
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     network: Any = transformers.AutoModel.from_pretrained(folder).eval()
 
-    @torch.no_grad()
-    def encode(texts: Sequence[str]) -> Tensor:
-        parts = []
-        for start in range(0, len(texts), _BATCH):
-            batch = tokenizer(list(texts[start : start + _BATCH]), padding=True, truncation=True, return_tensors="pt")
-            hidden: Tensor = network(**batch).last_hidden_state
-            is_token = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
-            parts.append(F.normalize((hidden * is_token).sum(dim=1) / is_token.sum(dim=1), dim=1))
-        return torch.cat(parts)
+    def encode(texts: list[str]) -> Tensor:
+        batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+        hidden: Tensor = network(**batch).last_hidden_state
+        is_token = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+        return F.normalize((hidden * is_token).sum(dim=1) / is_token.sum(dim=1), dim=1)
 
-    return encode
+    return in_parts(encode)
