@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -170,17 +171,15 @@ def _forward(
     """Run the model with gradients. Yield the outputs of the named layers in order, the raw features and the scores."""
     outputs: dict[str, Tensor] = {}
 
-    def keep(name: str) -> Any:
-        def hook(module: nn.Module, inputs: object, output: object) -> None:
-            if isinstance(output, Tensor) and output.ndim in (3, 4) and len(output) == len(images):
-                # A module that runs twice moves to its last place.
-                outputs.pop(name, None)
-                outputs[name] = output
+    def keep(name: str, module: nn.Module, inputs: object, output: object) -> None:
+        if isinstance(output, Tensor) and output.ndim in (3, 4) and len(output) == len(images):
+            # A module that runs twice moves to its last place.
+            outputs.pop(name, None)
+            outputs[name] = output
 
-        return hook
-
-    handles = [module.register_forward_hook(keep(name)) for name, module in network.named_modules() if name in names]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for name in names:
+            hooks.enter_context(network.get_submodule(name).register_forward_hook(partial(keep, name)))
         with evaluating(network), torch.enable_grad(), tap_features(network, head) as tap:
             # The images require gradients, so that a frozen backbone has gradients too.
             batch = to_unit(images.detach().to(device_of(network))).clone().requires_grad_()
@@ -188,6 +187,3 @@ def _forward(
             if tap.raw.ndim != 2 or scores.ndim != 2:
                 raise UsageError("Grad-CAM here is for classifiers; this model has a score for every pixel or token.")
             yield outputs, tap.raw, scores
-    finally:
-        for handle in handles:
-            handle.remove()
