@@ -30,11 +30,12 @@ class PourP(Method):
     """Project the forgotten classes out of the features; closed form, no data, encoder untouched.
 
     The paper (direction="weights"): the scores become W P z + b with P = I - w_u w_u^T / |w_u|^2 (several classes: the
-    projector on the complement of all their rows). On a head that has not collapsed the class can still win then. With
-    v_u and c_u the row and bias minus their means, "scores" maps z to z - v_u (v_u z + c_u) / |v_u|^2, where the class
-    scores the mean of all classes and never wins. "decisions" maps z to z - a (v_u z + c_u) with the smallest a that
-    shifts all retained scores alike: the class ends at the mean too, and no retained decision changes. "auto" takes
-    "decisions" if |a| |v_u| is at most 4, otherwise "scores".
+    projector on the complement of all their rows). On a head that has not collapsed the class can still win then.
+    v_u and c_u are the row and the bias of the class, minus the means over all classes. "scores" maps z to
+    z - v_u (v_u z + c_u) / |v_u|^2. Then the class scores the mean of all classes and never wins. "decisions" maps z to
+    z - a (v_u z + c_u) with the smallest a that shifts all retained scores alike. The class ends at the mean too, and
+    no retained decision changes. "auto" takes "decisions" if |a| |v_u| is at most 4, otherwise "scores".
+    The paper's method is direction="weights" with forgotten_logit="keep".
     """
 
     name: ClassVar[str] = "pour-p"
