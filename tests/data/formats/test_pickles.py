@@ -77,6 +77,12 @@ def test_allowed_names_cannot_be_used_for_anything_else():
         load_plain(b"cnumpy\nndarray\n(I99999999\ntR.", "x")
 
 
+@pytest.mark.parametrize("put", [b"r\xff\xff\xff\x03", b"p67108863\n"])
+def test_a_memo_larger_than_the_pickle_is_refused(put):
+    with pytest.raises(UsageError, match="it asks for a memo of 67108863 entries"):
+        load_plain(b"\x80\x02K\x01" + put + b".", "x")
+
+
 @pytest.mark.parametrize("keep", range(0, 400, 9))
 def test_a_truncated_pickle_is_one_sentence(keep):
     written = python2_pickle(BATCH)

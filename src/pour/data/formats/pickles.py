@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,13 @@ class _PlainUnpickler(pickle.Unpickler):
             raise UsageError(f"it asks for {module}.{name}") from None
 
 
+def _check_memo(data: bytes) -> None:
+    """Raise UsageError for a memo index beyond the length of the pickle. Unpickling would allocate such a memo."""
+    for operation, index, _ in pickletools.genops(data):
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(index or 0) >= len(data):
+            raise UsageError(f"it asks for a memo of {index} entries")
+
+
 def load_plain(data: bytes, source: str) -> Any:
     """Unpickle lists, dicts, strings, bytes, numbers and arrays of numbers; refuse everything else.
 
@@ -99,6 +107,7 @@ def load_plain(data: bytes, source: str) -> Any:
         pour.errors.UsageError: a batch is refused because it asks for builtins.print; ...
     """
     try:
+        _check_memo(data)
         return _plain(_PlainUnpickler(io.BytesIO(data), encoding="bytes").load())
     except UsageError as error:
         raise UsageError(
