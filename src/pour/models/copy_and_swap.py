@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -16,10 +16,15 @@ __all__ = ["copy_model", "in_float32", "swap_module"]
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-def copy_model(model: ModuleT) -> ModuleT:
-    """Return a deep copy. Raise UsageError if a part of the model cannot be copied."""
+def copy_model(model: ModuleT, memo: dict[int, Any] | None = None) -> ModuleT:
+    """Return a deep copy. Raise UsageError if a part of the model cannot be copied.
+
+    Args:
+        model: Model to copy.
+        memo: Gets the copy of each part, for ``copy.deepcopy`` of an object that refers to parts of the model.
+    """
     try:
-        return copy.deepcopy(model)
+        return copy.deepcopy(model, memo)
     except (RuntimeError, TypeError) as error:
         if not any(word in str(error) for word in ("deepcopy", "pickle")):
             raise

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from pour.errors import UsageError, check_choice
 from pour.models.clip.texts import prompt_embeddings
 from pour.models.clip.zero_shot import ZeroShotClassifier
-from pour.models.copy_and_swap import copy_model
 from pour.models.projecting.forget import find_place
 from pour.models.projecting.live_classes import precise
 from pour.models.projecting.project import project_with_entry, projector_along
@@ -123,7 +122,7 @@ def forget_concepts(
         True
     """
     start = time.perf_counter()
-    model = copy_model(unwrap(model))
+    model = unwrap(model)
     words = [concepts] if isinstance(concepts, str) else list(concepts)
     text = prompt_embeddings(encode, words, templates)
     if part == "text":

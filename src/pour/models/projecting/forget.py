@@ -15,7 +15,6 @@ from pour.errors import UsageError, check_choice
 from pour.geometry.fitter import ProjectorFitter
 from pour.models.card import names_of_scores
 from pour.models.clip.dual_encoder import ImageProjection, find_image_projection
-from pour.models.copy_and_swap import copy_model
 from pour.models.head import Example, Head, find_head
 from pour.models.head_on_images import head_on_images
 from pour.models.history import forgotten_before
@@ -93,7 +92,7 @@ def forget(
     """
     start = time.perf_counter()
     _check_arguments(classes, directions, direction, data, forgotten_logit)
-    model = copy_model(unwrap(model))
+    model = unwrap(model)
     place, data = find_place(model, head, example, data)
     if isinstance(place, ImageProjection):
         if directions is None or classes is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from pour.geometry.eraser import Eraser
 from pour.geometry.projector import Projector
 from pour.models.card import names_of_scores
 from pour.models.clip.dual_encoder import ImageProjection
-from pour.models.copy_and_swap import swap_module
+from pour.models.copy_and_swap import copy_model, swap_module
 from pour.models.head import Head, find_head
 from pour.models.history import HistoryEntry, add_entry
 from pour.models.projecting.projected_embedding import ProjectedEmbedding
@@ -130,10 +131,10 @@ def project_with_entry(
     classes: tuple[int, ...] = (),
     forgotten_logit: ForgottenLogit = "mask",
 ) -> nn.Module:
-    """Put ``removal`` in front of ``place``, in place, and add an entry to the model's history.
+    """Return a copy of ``model`` with ``removal`` in front of ``place``, and with an entry in its history.
 
     Args:
-        model: Network, changed in place.
+        model: Network, which does not change.
         removal: Projector or eraser.
         place: Head or image embedding of the model.
         settings: Options for the entry.
@@ -141,6 +142,9 @@ def project_with_entry(
         classes: Indices of the forgotten classes.
         forgotten_logit: Score of the forgotten classes.
     """
+    # The copy comes last, so that the memory of all earlier steps is free again.
+    memo: dict[int, Any] = {}
+    model, place = copy_model(model, memo), copy.deepcopy(place, memo)
     names = names_of_scores(model, place.num_classes) if isinstance(place, Head) else None
     # Only the projector is new, so each tensor is read once for both digests.
     contents = {name: tensor_digest(tensor) for name, tensor in model.state_dict().items()}
