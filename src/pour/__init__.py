@@ -7,7 +7,7 @@ from pour._version import __version__
 from pour.errors import DivergenceError, PourError, UsageError
 
 if TYPE_CHECKING:
-    from pour import auditing, bench, data, geometry, methods, metrics, models, report, training, unlearning
+    from pour import auditing, bench, data, geometry, inspection, methods, metrics, models, report, training, unlearning
     from pour.auditing.audit import audit
     from pour.auditing.report import AuditReport
     from pour.data.dataset import ImageDataset
@@ -42,7 +42,19 @@ _HOMES = {
     "unlearning.unlearn": ("unlearn",),
 }
 
-_ROOMS = ("auditing", "bench", "data", "geometry", "methods", "metrics", "models", "report", "training", "unlearning")
+_ROOMS = (
+    "auditing",
+    "bench",
+    "data",
+    "geometry",
+    "inspection",
+    "methods",
+    "metrics",
+    "models",
+    "report",
+    "training",
+    "unlearning",
+)
 
 __all__ = [
     "AuditReport",
@@ -66,6 +78,7 @@ __all__ = [
     "forget",
     "geometry",
     "history",
+    "inspection",
     "list_datasets",
     "list_methods",
     "list_models",
