@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from pour._lazy import lazy_names
 from pour._version import __version__
-from pour.errors import DivergenceError, PourError, UsageError
+from pour.errors import DivergenceError, PourError, PourWarning, UsageError
 
 if TYPE_CHECKING:
     from pour import auditing, bench, data, geometry, inspection, methods, metrics, models, report, training, unlearning
@@ -64,6 +64,7 @@ __all__ = [
     "ImageDataset",
     "Method",
     "PourError",
+    "PourWarning",
     "Projector",
     "ProjectorFitter",
     "Splits",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import traceback
-import warnings
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal
+
+from pour.errors import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,10 +41,9 @@ def load_plug_ins(kind: Kind, register: Callable[[Any], object]) -> None:
         except BaseException as error:
             # A broken package must not end the program of its user.
             package = repr(entry.dist.name) if entry.dist else "an installed package"
-            warnings.warn(
+            warn(
                 f"The {kind} {entry.name!r} of {package} is not available, because {entry.value!r} failed: "
-                f"{_reason(error)}.",
-                stacklevel=3,
+                f"{_reason(error)}."
             )
 
 

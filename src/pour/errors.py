@@ -1,14 +1,30 @@
-"""The errors that pour raises on purpose. Their message is one sentence: the problem and the remedy."""
+"""The errors and warnings of pour. Their message is one sentence: the problem and the remedy."""
 
 from __future__ import annotations
 
 import difflib
+import sys
+import threading
+import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from types import FrameType
 
-__all__ = ["DivergenceError", "PourError", "UsageError", "check_choice", "first_line", "nearest_name"]
+__all__ = [
+    "DivergenceError",
+    "PourError",
+    "PourWarning",
+    "UsageError",
+    "check_choice",
+    "first_line",
+    "nearest_name",
+    "warn",
+]
+
+# Packages whose functions call pour back: decorators, context managers, threads and imports.
+_BETWEEN = frozenset({"pour", "concurrent", "contextlib", "functools", "importlib", "threading", "torch"})
 
 
 class PourError(Exception):
@@ -21,6 +37,34 @@ class UsageError(PourError, ValueError):
 
 class DivergenceError(PourError):
     """An optimisation whose loss became NaN or exploded. The message contains the step and the learning rate."""
+
+
+class PourWarning(UserWarning):
+    """Doubt of pour about the data, the options or a result. It points at the line of the user's code."""
+
+
+def warn(message: str) -> None:
+    """Warn with a :class:`PourWarning` that points at the first line outside pour.
+
+    In a worker thread this is the line at which the main thread called pour.
+    """
+    frame = _user_frame(sys._getframe()) or _user_frame(sys._current_frames()[threading.main_thread().ident or 0])
+    known = {} if frame is None else frame.f_globals
+    warnings.warn_explicit(
+        message,
+        PourWarning,
+        filename="pour" if frame is None else frame.f_code.co_filename,
+        lineno=1 if frame is None else frame.f_lineno,
+        module=known.get("__name__", "pour"),
+        registry=known.setdefault("__warningregistry__", {}),
+    )
+
+
+def _user_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the first frame, from the innermost outwards, of code that belongs neither to pour nor between."""
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
+        frame = frame.f_back
+    return frame
 
 
 def check_choice(name: str, value: object, choices: Iterable[object]) -> None:

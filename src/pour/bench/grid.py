@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import warnings
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -21,7 +20,7 @@ from pour.bench.store import (
     read_experiment,
     write_experiment,
 )
-from pour.errors import PourError, UsageError
+from pour.errors import PourError, UsageError, warn
 from pour.training.run import Run, resolve_device
 from pour.unlearning.registry import get_method
 
@@ -176,9 +175,7 @@ def _warn_of_tuned_tests(selected: Experiment) -> None:
     seeds = sorted({row.tuned_with for row in selected.rows if row.tuned_with is not None} & set(selected.seeds))
     if classes or seeds:
         subject = f"class {classes[0]}" if classes else f"seed {seeds[0]}"
-        warnings.warn(
-            f"The options of the tuned rows were chosen on {subject}; they are no fair test of it.", stacklevel=3
-        )
+        warn(f"The options of the tuned rows were chosen on {subject}; they are no fair test of it.")
 
 
 def _refuse_to_untune(selected: Experiment, out: Path) -> None:

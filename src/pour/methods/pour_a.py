@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pour.errors import DivergenceError, UsageError
+from pour.errors import DivergenceError, UsageError, warn
 from pour.models.head import find_head
 from pour.models.projecting.project import common_logit, project
 from pour.models.projecting.projected_head import ForgottenLogit
@@ -136,7 +135,7 @@ class PourA(IterativeMethod):
         run.choose(direction=choice.direction, anchor=kind, forgotten_logit=logit)
         run.log(0, forget_accuracy=share, projection_leaves=choice.left, decisions_changed=choice.changed)
         if problem := _untrainable(model, kind):
-            warnings.warn(f"{problem} The encoder is unchanged and still shows the class.", stacklevel=3)
+            warn(f"{problem} The encoder is unchanged and still shows the class.")
             run.log(0, encoder_share=share)
         else:
             matching = Matching(model, choice, answers, run, weight=self.anchor_weight)
@@ -147,10 +146,9 @@ class PourA(IterativeMethod):
         accuracy = forget_accuracy(released, request, run)
         run.log(run.steps, released_accuracy=accuracy)
         if accuracy > MOST_LEFT:
-            warnings.warn(
+            warn(
                 f"pour-a's result still classifies {accuracy:.1%} of the forget images as before (at most "
-                f'{MOST_LEFT:.1%} is accepted); take direction="auto" or "scores".',
-                stacklevel=3,
+                f'{MOST_LEFT:.1%} is accepted); take direction="auto" or "scores".'
             )
         return released
 
@@ -270,8 +268,7 @@ def _warn_of_encoder(share: float, part: float, kind: AnchorKind) -> None:
     remedies = ["take more steps"] if part else []
     remedies += [] if kind == "retained" else ["pass retain= in the request"]
     remedy = " or ".join(remedies) or "set a lower lr"
-    warnings.warn(
+    warn(
         f"pour-a's projector removes the class, but the encoder still shows it: without the projector {share:.1%} of "
-        f"the forget images keep their class (at most {_MOST_ENCODER_SHARE:.0%} is accepted).{cause} Remedy: {remedy}.",
-        stacklevel=4,
+        f"the forget images keep their class (at most {_MOST_ENCODER_SHARE:.0%} is accepted).{cause} Remedy: {remedy}."
     )

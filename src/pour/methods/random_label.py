@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from pour.errors import warn
 from pour.models.head import find_head
 from pour.models.history import forgotten_before
 from pour.models.output import scores_of
@@ -55,10 +55,9 @@ class RandomLabel(ForgetOnlyMethod):
             batches = self.loaders(run, request.forget.relabelled(drawn))[0]
             self.train_on_forget(model, classification_loss, request, run, batches=batches)
         else:
-            warnings.warn(
+            warn(
                 "random-label cannot identify the images of your own batches, so it draws their random labels again in "
-                "every batch; pass a split (ImageSplit) to keep one label per image.",
-                stacklevel=3,
+                "every batch; pass a split (ImageSplit) to keep one label per image."
             )
             choices = torch.as_tensor(answers, device=run.torch_device)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
-from pour.errors import UsageError
+from pour.errors import UsageError, warn
 from pour.models import card as cards
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ def check_data(model: nn.Module, *, channels: int | None, names: Sequence[str]) 
         names: Classes of the data. Names that are only numbers are not compared.
 
     Warns:
-        UserWarning: Some classes have other names than in the model.
+        PourWarning: Some classes have other names than in the model.
     """
     architecture = cards.architecture(model)
     options = {} if architecture is None else architecture.options
@@ -44,4 +43,4 @@ def check_data(model: nn.Module, *, channels: int | None, names: Sequence[str]) 
     difference = f"Class {first} is {model_names[first]!r} to the model and {names[first]!r} in the data"
     if set(model_names) == set(names):
         raise UsageError(f"{difference}: the same classes in another order; bring the labels into the model's order.")
-    warnings.warn(f"{difference}; make sure that their orders agree.", stacklevel=3)
+    warn(f"{difference}; make sure that their orders agree.")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from pour.errors import UsageError
+from pour.errors import UsageError, warn
 from pour.models.card import card_of
 from pour.models.clip.zero_shot import ZeroShotClassifier
 from pour.models.networks.normalize import NormalizedModel
@@ -98,7 +97,7 @@ def find_head(model: nn.Module, *, head: str | None = None, example: Example | N
             message lists them.
 
     Warns:
-        UserWarning: The layer ``head`` could not be verified.
+        PourWarning: The layer ``head`` could not be verified.
 
     Example:
         >>> import torch
@@ -278,10 +277,9 @@ def _verify_named(model: nn.Module, head: Head, example: Example) -> None:
     if giving:
         problem = f"The model's scores are not the output of {head.name!r}, but of {giving[-1]!r}"
         raise UsageError(f"{problem}; name it with head={giving[-1]!r}.")
-    warnings.warn(
+    warn(
         f"The model's scores are not the output of its head {head.name!r}: the model changes them before it returns "
-        "them, so check the scores of the result.",
-        stacklevel=3,
+        "them, so check the scores of the result."
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from pour.data.dataset import ImageSplit
 from pour.data.draws import rows_per_class
 from pour.data.samples import as_samples, checked_batch, first_batch, is_indexed
-from pour.errors import UsageError
+from pour.errors import UsageError, warn
 from pour.models.tap import to_unit
 from pour.training.loop import Epochs, as_epochs, is_epochs
 from pour.unlearning.user_batches import LabelRule, MixedBatches, UserBatches
@@ -146,10 +145,9 @@ class Images:
             return
         low, high = images.min().item(), images.max().item()
         if low < 0 or high > 1:
-            warnings.warn(
+            warn(
                 f"{method} works on pixels from 0 to 1, but these go from {low:.3g} to {high:.3g}; give images as they "
-                "are and put their normalisation into the model (pour.models.NormalizedModel).",
-                stacklevel=3,
+                "are and put their normalisation into the model (pour.models.NormalizedModel)."
             )
 
     @property

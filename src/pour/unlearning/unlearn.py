@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pour.data.classes import resolve_classes
-from pour.errors import UsageError, nearest_name
+from pour.errors import UsageError, nearest_name, warn
 from pour.models import card as cards
 from pour.models.check_data import check_data
 from pour.models.copy_and_swap import copy_model
@@ -288,9 +287,7 @@ def _without_effect(method: Method, granted: Granted) -> dict[str, None]:
     names = [name for name in _OF_SPLITS if name in default and not (regroups and name == "batch_size")]
     for name in names:
         if getattr(method, name) != default[name]:
-            warnings.warn(
-                f"{name} has no effect on {method.name} here: your own batches are used as they come.", stacklevel=4
-            )
+            warn(f"{name} has no effect on {method.name} here: your own batches are used as they come.")
     return dict.fromkeys(names)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 
 from pour.data.samples import checked_batch
-from pour.errors import UsageError
+from pour.errors import UsageError, warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -62,10 +61,9 @@ class LabelRule:
                 )
             if label in self.unwanted:
                 self.unwanted = frozenset()
-                warnings.warn(
+                warn(
                     f"{self.what} hold class {label}, which the model was made to forget before; training on them "
-                    "teaches it again, so leave them out.",
-                    stacklevel=2,
+                    "teaches it again, so leave them out."
                 )
 
 

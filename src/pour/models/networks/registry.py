@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-import warnings
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from pour.errors import UsageError, nearest_name
+from pour.errors import UsageError, nearest_name, warn
 from pour.models import card as cards
 from pour.models.clip.image_encoder import ImageTextEncoder
 from pour.models.clip.zero_shot import zero_shot_classifier
@@ -208,9 +207,8 @@ def load_plain(model: nn.Module, state: Mapping[str, Tensor], *, source: str, ne
         if misfits and all(name not in state or state[name].shape[1:] == expected[name].shape[1:] for name in misfits):
             state = {name: tensor for name, tensor in state.items() if name not in names}
             optional = (*optional, *names)
-            warnings.warn(
+            warn(
                 f"{source} holds no classifier for {head.num_classes} classes; the head {head.name!r} starts from "
-                "random weights.",
-                stacklevel=3,
+                "random weights."
             )
     load_into(model, state, source=source, optional=optional)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pour.errors import UsageError
+from pour.errors import UsageError, warn
 from pour.models.networks.normalize import NormalizedModel
 from pour.models.output import scores_of
 from pour.models.state import load_into
@@ -120,9 +119,6 @@ def load_encoder(network: nn.Module, state: Mapping[str, Tensor], *, source: str
         expected = encoder.state_dict()
         if expected and all(name in state and state[name].shape == expected[name].shape for name in expected):
             load_into(encoder, {name: state[name] for name in expected}, source=source)
-            warnings.warn(
-                f"{source} holds weights for the encoder alone; the rest of the network starts from random weights.",
-                stacklevel=4,
-            )
+            warn(f"{source} holds weights for the encoder alone; the rest of the network starts from random weights.")
             return True
     return False

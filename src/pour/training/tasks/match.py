@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch.nn.functional as F
 from pour.data.dataset import ImageDataset, ImageSplit
 from pour.data.digest import split_digest
 from pour.data.registry import load_dataset
-from pour.errors import UsageError
+from pour.errors import UsageError, warn
 from pour.models.card import Architecture
 from pour.models.clip.load_pretrained import load_dual
 from pour.models.clip.texts import CAPTIONS, PROMPTS, TextTable, minilm_encoder, prompt_embeddings
@@ -154,7 +153,7 @@ class Match(Images):
         try:
             readings["fold_gap"] = {"value": _fold_gap(models["unlearned"], images)}
         except UsageError as error:
-            warnings.warn(str(error), stacklevel=2)
+            warn(str(error))
         return readings
 
     def is_quick(self, arch: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -15,7 +14,7 @@ import torch
 from pour._plug_ins import load_plug_ins
 from pour._records import decode, record
 from pour.data.splits import hold_out
-from pour.errors import UsageError
+from pour.errors import UsageError, warn
 from pour.models.card import set_class_names
 from pour.models.checkpoint import load, save
 from pour.models.modes import evaluating
@@ -514,5 +513,5 @@ def _says_yes(name: str, question: str, *arguments: Any) -> bool:
     except Exception as error:
         if name in _BUILT_IN:
             raise
-        warnings.warn(f"The task {name!r} is left out: {question} raised {type(error).__name__}.", stacklevel=3)
+        warn(f"The task {name!r} is left out: {question} raised {type(error).__name__}.")
         return False

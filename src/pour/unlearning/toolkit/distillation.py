@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-import warnings
 from typing import TYPE_CHECKING
+
+from pour.errors import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,10 +47,9 @@ def warn_of_rise(losses: list[float], lr: float) -> None:
     """
     before, after = max(losses[:2]), statistics.fmean(losses[-_LOSSES_JUDGED:])
     if after > _RISE * before:
-        warnings.warn(
+        warn(
             f"pour-d's loss rose from {before:.3g} to {after:.3g} at a learning rate of {lr:.3g}, which "
-            'damages the network; lower lr. Pretrained transformers: optimizer="adamw", lr=3e-6.',
-            stacklevel=4,
+            'damages the network; lower lr. Pretrained transformers: optimizer="adamw", lr=3e-6.'
         )
 
 
@@ -66,8 +66,7 @@ def warn_of_class(accuracy: float, target_accuracy: float) -> None:
             f"the projection it learns leaves {target_accuracy:.1%} itself, as it may if the head has not collapsed, "
             'so take direction="decisions" or "scores"'
         )
-    warnings.warn(
+    warn(
         f"pour-d still classifies {accuracy:.1%} of the forget images as before (at most {MOST_LEFT:.1%} is accepted); "
-        f"{remedy}.",
-        stacklevel=4,
+        f"{remedy}."
     )
