@@ -112,11 +112,29 @@ def test_a_file_with_a_normalisation_takes_no_other(tmp_path, plain):
         assert f"--mean {UNREAD} with {file}; it contains a normalisation" in sentence
 
 
-def test_a_model_is_not_written_to_the_facts_beside_it(tmp_path, files):
-    out = tmp_path / "m.json"
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("m.json", "m.safetensors"),
+        ("m", "m.safetensors"),
+        ("m.pth", "m.safetensors"),
+        ("m.v2", "m.v2.safetensors"),
+    ],
+)
+def test_two_models_never_share_the_json_file_next_to_them(tmp_path, files, name, advice):
+    out = tmp_path / name
     for command in (["train"], ["unlearn", files[0], *FORGET], ["train", "--data", "camvid"]):
-        assert "m.json is the name of the JSON file next to a model" in refusal(*command, "--out", out)
-    assert not out.exists()
+        sentence = refusal(*command, "--out", out)
+        assert f"{name} does not end in .safetensors" in sentence
+        assert sentence.endswith(f"call it {advice}.")
+    assert not list(tmp_path.glob("m*"))
+
+
+def test_a_json_file_without_its_model_is_named_with_the_model(tmp_path, files):
+    (tmp_path / "m.json").write_text("{}")
+    sentence = refusal("unlearn", files[0], *FORGET, "--out", tmp_path / "m.safetensors")
+    assert f"{tmp_path / 'm.json'}, which belongs to {tmp_path / 'm.safetensors'}, already exists" in sentence
+    assert "--overwrite" in sentence
 
 
 def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path):
@@ -231,7 +249,7 @@ def test_bad_files(trained, tmp_path):
     assert "altered" in complaint(unlearn(altered))
     objects = tmp_path / "objects.pt"
     torch.save({"model": Path("x")}, objects)
-    assert "plain tensors" in complaint(unlearn(objects, "--arch", "resnet18", "--num-classes", 10))
+    assert "model is no tensor" in complaint(unlearn(objects, "--arch", "resnet18", "--num-classes", 10))
     state = tmp_path / "state.pt"
     torch.save(pour.load(trained).state_dict(), state)
     assert "another architecture" in complaint(unlearn(state, "--arch", "resnet18", "--data", "digits"))

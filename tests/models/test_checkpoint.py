@@ -275,13 +275,16 @@ class Foreign:
 def test_files_with_foreign_objects_are_not_unpickled(small: nn.Module, tmp_path: Path) -> None:
     path = tmp_path / "m.pt"
     torch.save({"weights": small.state_dict(), "thing": Foreign()}, path)
-    with pytest.raises(UsageError, match=r"holds more than plain tensors"):
+    with pytest.raises(UsageError, match=r"weights, thing is no tensor; save model.state_dict"):
         load(path, small)
     torch.save(small, path)
-    with pytest.raises(UsageError, match=r"holds more than plain tensors"):
+    with pytest.raises(UsageError, match=r"holds a ResNet, not a state dict"):
+        load(path, small)
+    torch.save({"a": Foreign()}, path, _use_new_zipfile_serialization=False)
+    with pytest.raises(UsageError, match=r"old format and holds more than tensors"):
         load(path, small)
     path.write_bytes(pickle.dumps({"a": Foreign()}))
-    with pytest.raises(UsageError, match=r"more than plain tensors|cannot be read"):
+    with pytest.raises(UsageError, match=r"more than tensors|cannot be read"):
         load(path, small)
     torch.save({"a": torch.zeros(1), "b": [1, 2]}, path)
     with pytest.raises(UsageError, match=r"b is no tensor"):
@@ -341,7 +344,6 @@ def test_names_of_our_own_files_are_kept(tmp_path: Path) -> None:
     save_file(
         {f"module.{name}": value for name, value in model.module.state_dict().items()}, tmp_path / "p.safetensors"
     )
-    assert set(read_state_dict(tmp_path / "p.safetensors")) == {"weight", "bias"}
     for template in (Averaged(), nn.Linear(4, 3)):
         found = dict(load(tmp_path / "p.safetensors", template).named_parameters())
         assert torch.equal(next(value for name, value in found.items() if "weight" in name), model.module.weight)

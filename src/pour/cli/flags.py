@@ -94,15 +94,18 @@ Set = Annotated[
 
 def check_model_file(out: Path, *, overwrite: bool) -> None:
     """Raise UsageError if the model file or the JSON file next to it must not be written."""
-    if out.suffix.lower() == ".json":
-        raise UsageError(
-            f"{out} is the name of the JSON file next to a model; end the name of the model in .safetensors."
-        )
-    from pour.models.checkpoint import check_ending
+    # Two models whose names differ in their endings alone would share one JSON file.
+    if out.suffix.lower() != ".safetensors":
+        from pour.models.state import TORCH_SUFFIXES
 
-    check_ending(out)
+        stem = out.stem if out.suffix.lower() in {".json", *TORCH_SUFFIXES} else out.name
+        raise UsageError(f"{out} does not end in .safetensors, as a model must; call it {stem}.safetensors.")
     refuse_to_overwrite(out, overwrite=overwrite)
-    refuse_to_overwrite(out.with_suffix(".json"), overwrite=overwrite)
+    record = out.with_suffix(".json")
+    if record.exists() and not out.exists() and not overwrite:
+        problem = f"{record}, which belongs to {out}, already exists although {out.name} does not"
+        raise UsageError(f"{problem}; pass --overwrite to replace it, or choose another name.")
+    refuse_to_overwrite(record, overwrite=overwrite)
 
 
 def parse_settings(settings: Sequence[str] | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pour._records import Json, record
 from pour.errors import UsageError
+from pour.models.networks.normalize import NormalizedModel
 from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
@@ -58,9 +59,19 @@ class ModelCard:
 
 
 def card_of(model: nn.Module) -> ModelCard:
-    """Return the card of ``model``, which is empty for a model that pour has not changed."""
-    card = unwrap(model).__dict__.get(_ATTRIBUTE)
-    return card if isinstance(card, ModelCard) else ModelCard()
+    """Return the card of ``model``, which is empty for a model that pour has not changed.
+
+    A :class:`~pour.models.NormalizedModel` without a card has the history and the head of the network inside.
+    """
+    model = unwrap(model)
+    card = model.__dict__.get(_ATTRIBUTE)
+    if isinstance(card, ModelCard):
+        return card
+    if not isinstance(model, NormalizedModel):
+        return ModelCard()
+    inside = card_of(model.model)
+    head = None if inside.head is None else f"model.{inside.head}"
+    return dataclasses.replace(inside, architecture=None, head=head)
 
 
 def change_card(model: nn.Module, **changes: Any) -> None:
@@ -75,11 +86,17 @@ def copy_card(source: nn.Module, target: nn.Module) -> None:
 
 
 def class_names(model: nn.Module) -> tuple[str, ...] | None:
-    """Return the names of the classes from the card or from a transformers configuration, or None."""
+    """Return the names of the classes from the card or from a transformers configuration, or None.
+
+    A :class:`~pour.models.NormalizedModel` without names has those of the network inside.
+    """
+    model = unwrap(model)
     names = card_of(model).class_names
     if names is not None:
         return names
-    labels = getattr(getattr(unwrap(model), "config", None), "id2label", None)
+    if isinstance(model, NormalizedModel):
+        return class_names(model.model)
+    labels = getattr(getattr(model, "config", None), "id2label", None)
     if not isinstance(labels, dict) or sorted(labels) != list(range(len(labels))):
         return None
     listed = tuple(str(labels[index]) for index in range(len(labels)))

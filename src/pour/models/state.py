@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import pickle
 import struct
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from pour._io import atomic_path, existing_file
 from pour.errors import UsageError, first_line
+from pour.models import tensor_pickles
 
 if TYPE_CHECKING:
     import os
@@ -25,7 +27,6 @@ __all__ = ["digest", "load_into", "read_state_dict", "write_tensors"]
 
 TORCH_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".tar"}
 _NESTED_KEYS = ("state_dict", "model_state_dict", "model")
-_WRAPPER_PREFIXES = ("module.", "_orig_mod.")
 _SHOWN = 3
 
 
@@ -59,21 +60,19 @@ def digest(state: Mapping[str, Tensor], *, computed: Mapping[str, str] | None = 
 
 
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """Read plain tensors from a ``.safetensors`` file or a ``.pt``/``.pth`` state dict. Nothing else is unpickled.
+    """Read the tensors of a ``.safetensors`` file, of a ``.pt``/``.pth`` state dict or of a Lightning checkpoint.
 
-    The state dict may be nested under ``state_dict`` or ``model``. The prefix ``module.`` of parallel training is
-    removed from all names. A file of pour keeps its names, which are part of its digest.
+    The state dict may be nested under ``state_dict`` or ``model``. Other entries of a checkpoint, such as
+    hyperparameters, are left out, and no code of theirs runs.
 
     Raises:
-        UsageError: The file is missing, damaged, or contains more than tensors.
+        UsageError: The file is missing or damaged, or has no state dict.
     """
     source = existing_file(path)
     if is_torch_file(source):
-        return _strip_prefixes(_read_torch(source))
+        return _read_torch(source)
     with open_safetensors(source) as file:
-        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        is_from_pour = "pour" in (file.metadata() or {})
-    return state if is_from_pour else _strip_prefixes(state)
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -108,11 +107,8 @@ _DAMAGED = (RuntimeError, EOFError, OSError, LookupError, ValueError, AssertionE
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
     try:
-        loaded: object = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        problem = f"{path} holds more than plain tensors, and unpickling it could run code"
-        raise UsageError(f"{problem}; save model.state_dict() where it was made, and pass that file.") from error
-    except (*_DAMAGED, struct.error) as error:
+        loaded = _load_torch(path)
+    except (*_DAMAGED, pickle.UnpicklingError, struct.error) as error:
         raise UsageError(
             f"{path} cannot be read as a PyTorch file ({first_line(error)}); it may be cut short."
         ) from error
@@ -127,20 +123,15 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     return loaded
 
 
-def _strip_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    for prefix in _WRAPPER_PREFIXES:
-        if state and all(name.startswith(prefix) for name in state):
-            state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
-    return state
-
-
-def _with_prefixes(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return ``state`` with the prefix that :func:`read_state_dict` removed, if the model itself has this prefix."""
-    for prefix in reversed(_WRAPPER_PREFIXES):
-        is_prefix = bool(expected) and all(name.startswith(prefix) for name in expected)
-        if is_prefix and not any(name.startswith(prefix) for name in state):
-            state = {prefix + name: tensor for name, tensor in state.items()}
-    return state
+def _load_torch(path: Path) -> object:
+    """Return the content of a PyTorch file. Objects that are not tensors of plain data are replaced by stand-ins."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if not zipfile.is_zipfile(path):
+            problem = f"{path} is in PyTorch's old format and holds more than tensors"
+            raise UsageError(f"{problem}; save model.state_dict() where it was made, and pass that file.") from error
+    return torch.load(path, map_location="cpu", weights_only=False, pickle_module=tensor_pickles)
 
 
 def load_into(model: nn.Module, state: Mapping[str, Tensor], *, source: str, optional: tuple[str, ...] = ()) -> None:
@@ -156,7 +147,6 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], *, source: str, opt
         UsageError: Names or shapes differ from those of the model.
     """
     expected = model.state_dict()
-    state = _with_prefixes(state, expected)
     missing = [name for name in expected if name not in state and name not in optional]
     unexpected = [name for name in state if name not in expected]
     shapes = [

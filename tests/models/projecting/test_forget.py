@@ -99,14 +99,25 @@ def test_sequential_requests_on_folded_models(small: nn.Module, images: Tensor, 
         forget(fold(forget(small, [0], direction="weights", forgotten_logit="keep")), [0])
 
 
-def test_order_does_not_matter_and_repeats_are_harmless(small: nn.Module) -> None:
+def test_order_does_not_matter(small: nn.Module) -> None:
     def forget_rows(model: nn.Module, classes: list[int]) -> nn.Module:
         return forget(model, classes, direction="weights")
 
     expected = projection(forget_rows(small, [1, 4, 5]))
     one_by_one = forget_rows(forget_rows(forget_rows(small, [5]), [1]), [4])
     np.testing.assert_allclose(projection(one_by_one), expected, atol=1e-6)
-    np.testing.assert_allclose(projection(forget_rows(forget_rows(small, [5, 1]), [1, 4])), expected, atol=1e-6)
+    np.testing.assert_allclose(projection(forget_rows(forget_rows(small, [5, 1]), [4])), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("direction", ["auto", "weights", "centered-weights"])
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_repeated_request_is_refused_whether_folded_or_not(small: nn.Module, direction: Any, folded: bool) -> None:
+    forgotten = forget(small, [1], direction=direction)
+    forgotten = fold(forgotten) if folded else forgotten
+    for again in ([1], [4, 1]):
+        with pytest.raises(UsageError, match=r"[Cc]lass 1 is .*leave it out of the request"):
+            forget(forgotten, again, direction=direction)
+    assert len(history(forget(forgotten, [4], direction=direction))) == 2 + folded
 
 
 def test_too_many_in_sequence_is_refused(small: nn.Module) -> None:

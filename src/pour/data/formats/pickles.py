@@ -15,7 +15,7 @@ from pour.errors import UsageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["load_plain"]
+__all__ = ["check_memo", "load_plain"]
 
 _NUMBER = re.compile(r"[biu][1248]|f[248]")
 
@@ -82,7 +82,7 @@ class _PlainUnpickler(pickle.Unpickler):
             raise UsageError(f"it asks for {module}.{name}") from None
 
 
-def _check_memo(data: bytes) -> None:
+def check_memo(data: bytes) -> None:
     """Raise UsageError for a memo index beyond the length of the pickle. Unpickling would allocate such a memo."""
     for operation, index, _ in pickletools.genops(data):
         if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(index or 0) >= len(data):
@@ -107,7 +107,7 @@ def load_plain(data: bytes, source: str) -> Any:
         pour.errors.UsageError: a batch is refused because it asks for builtins.print; ...
     """
     try:
-        _check_memo(data)
+        check_memo(data)
         return _plain(_PlainUnpickler(io.BytesIO(data), encoding="bytes").load())
     except UsageError as error:
         raise UsageError(

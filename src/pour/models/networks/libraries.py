@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-__all__ = ["LIBRARIES", "LibraryNetwork", "build_from_library", "fit_positions", "installed"]
+__all__ = ["LIBRARIES", "POSITIONS", "LibraryNetwork", "build_from_library", "fit_positions", "installed"]
 
 LIBRARIES = {"timm": "vision", "torchvision": "vision", "hf": "hf", "smp": "segmentation"}
 """Prefix of the names of a library's networks, and the extra of pour that installs the library."""
+POSITIONS = "pos_embed"
+"""Name of the position embeddings in networks of timm."""
 _PACKAGES = {"hf": "transformers", "smp": "segmentation_models_pytorch"}
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -122,9 +124,8 @@ def _timm(name: str, num_classes: int, in_channels: int, size: int | None) -> Li
 
 def fit_positions(network: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return ``state`` with its position embeddings resampled for a timm network of another image size."""
-    name = "pos_embed"
-    expected = dict(network.named_parameters()).get(name)
-    stored = state.get(name)
+    expected = dict(network.named_parameters()).get(POSITIONS)
+    stored = state.get(POSITIONS)
     grid = getattr(getattr(network, "patch_embed", None), "grid_size", None)
     if expected is None or stored is None or grid is None:
         return dict(state)
@@ -132,7 +133,7 @@ def fit_positions(network: nn.Module, state: Mapping[str, Tensor]) -> dict[str, 
         return dict(state)
     layers = importlib.import_module("timm.layers")
     prefix = expected.shape[1] - grid[0] * grid[1]
-    return {**state, name: layers.resample_abs_pos_embed(stored, new_size=list(grid), num_prefix_tokens=prefix)}
+    return {**state, POSITIONS: layers.resample_abs_pos_embed(stored, new_size=list(grid), num_prefix_tokens=prefix)}
 
 
 def _torchvision(name: str, num_classes: int) -> LibraryNetwork:

@@ -15,11 +15,12 @@ from pour.models import card as cards
 from pour.models.clip.image_encoder import ImageTextEncoder
 from pour.models.clip.zero_shot import zero_shot_classifier
 from pour.models.head import find_head
-from pour.models.networks.libraries import LIBRARIES, build_from_library, fit_positions, installed
+from pour.models.networks.libraries import LIBRARIES, POSITIONS, build_from_library, fit_positions, installed
 from pour.models.networks.normalize import NormalizedModel
 from pour.models.networks.pretrained import read_weights
 from pour.models.networks.resnet import ResNet
 from pour.models.networks.segmentation import SegmentationModel, load_encoder
+from pour.models.prefixes import without_prefix
 from pour.models.state import load_into
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def _of_library(library: str, name: str, options: dict[str, Any], image_size: in
 
 
 def load_plain(model: nn.Module, state: Mapping[str, Tensor], *, source: str, new_head: bool = False) -> None:
-    """Load a state dict of any origin, which may lack the normalisation layer of pour.
+    """Load a state dict of any origin, which may lack the normalisation layer of pour or have a prefix.
 
     Args:
         model: Network, changed in place.
@@ -189,19 +190,20 @@ def load_plain(model: nn.Module, state: Mapping[str, Tensor], *, source: str, ne
         new_head: Whether the head keeps its own weights, with a warning, if the state has a head of another width.
     """
     optional: tuple[str, ...] = ("normalize.mean", "normalize.std")
-    if isinstance(model, NormalizedModel) and not any(name.startswith("normalize.") for name in state):
+    if isinstance(model, NormalizedModel) and not any(name.endswith("normalize.mean") for name in state):
         if new_head and isinstance(model, SegmentationModel) and load_encoder(model.model, state, source=source):
             return
         model = model.model
     expected = model.state_dict()
+    head = find_head(model) if new_head else None
+    names = () if head is None else tuple(name for name in expected if name.startswith(f"{head.name}."))
+    state = without_prefix(state, expected, source=source, optional=(*optional, POSITIONS, *names))
     # Half precision in a file saves space. The network needs the precision of its images.
     state = {
         name: tensor.to(expected[name].dtype) if name in expected and tensor.is_floating_point() else tensor
         for name, tensor in fit_positions(model, state).items()
     }
-    if new_head:
-        head = find_head(model)
-        names = [name for name in expected if name.startswith(f"{head.name}.")]
+    if head is not None:
         misfits = [name for name in names if name not in state or state[name].shape != expected[name].shape]
         # Another width of features is another architecture. Only another number of classes is a new task.
         if misfits and all(name not in state or state[name].shape[1:] == expected[name].shape[1:] for name in misfits):

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from pour.errors import UsageError, warn
 from pour.models.networks.normalize import NormalizedModel
 from pour.models.output import scores_of
+from pour.models.prefixes import without_shared_prefix
 from pour.models.state import load_into
 from pour.models.unwrap import unwrap
 
@@ -115,6 +116,7 @@ def load_encoder(network: nn.Module, state: Mapping[str, Tensor], *, source: str
         source: File of the tensors, for the warning.
     """
     submodules = dict(network.named_modules())
+    state = {**without_shared_prefix(state), **state}
     for encoder in (submodules[name] for name in _ENCODERS if name in submodules):
         expected = encoder.state_dict()
         if expected and all(name in state and state[name].shape == expected[name].shape for name in expected):

@@ -103,8 +103,15 @@ def class_removal(
         classes: Indices of the classes that are requested now.
         direction: Direction to remove.
         earlier: Indices of the classes that earlier requests removed.
+
+    Raises:
+        UsageError: The head has a projector of one of the classes, or does not admit the direction.
     """
     together = classes
+    again = set(classes).intersection(head.module.forgotten if isinstance(head.module, ProjectedHead) else ())
+    if again:
+        problem = f"Class {min(again)} is forgotten already by the projector in front of the head"
+        raise UsageError(f"{problem}; leave it out of the request.")
     if isinstance(head.module, ProjectedHead) and direction in ("auto", "scores", "decisions"):
         # A later request must not move the scores of an earlier one off the mean, so it sets them all.
         together = tuple(sorted({*head.module.forgotten, *classes}))
