@@ -6,8 +6,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from pour._terminal import open_console
 
 if TYPE_CHECKING:
     from typing import Self
@@ -45,7 +46,7 @@ class ProgressBar:
             TimeRemainingColumn(),
         )
         on_terminal = enabled and sys.stderr.isatty()
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not on_terminal)
+        self._bar = Progress(*columns, console=open_console(stderr=True), transient=True, disable=not on_terminal)
         self._task = self._bar.add_task(description, total=total, note="")
 
     def __enter__(self) -> Self:

@@ -216,7 +216,7 @@ class AuditReport:
         return report_tables(self)
 
     def __str__(self) -> str:
-        from pour.auditing.terminal import as_text
+        from pour._terminal import as_text
 
         return as_text(self.__rich__())
 
@@ -259,7 +259,7 @@ class Comparison:
         return comparison_table(self)
 
     def __str__(self) -> str:
-        from pour.auditing.terminal import as_text
+        from pour._terminal import as_text
 
         return as_text(self.__rich__())
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import shutil
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
-from rich.constrain import Constrain
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
+from pour._terminal import TerminalTable
 from pour.metrics.catalogue import metric_of, title_of
 
 if TYPE_CHECKING:
@@ -21,9 +18,8 @@ if TYPE_CHECKING:
     from pour.auditing.report import AuditReport, Comparison, Line
     from pour.auditing.verdict import Verdict
 
-__all__ = ["as_text", "comparison_table", "report_tables", "summary_text"]
+__all__ = ["comparison_table", "report_tables", "summary_text"]
 
-_WIDTH = 150
 _STYLES: dict[Verdict, str] = {
     "within its interval": "green",
     "better": "green",
@@ -32,7 +28,7 @@ _STYLES: dict[Verdict, str] = {
     "as the original": "yellow",
     "no reference": "dim",
 }
-_WORDS = frozenset({"metric", "features", "verdict", "model", ""})
+_WORDS = frozenset({"metric", "features", "verdict", "first's verdict", "second's verdict", "model", "decision"})
 _TITLES = {
     "scores": "what the model answers",
     "features": "features that the head sees",
@@ -46,30 +42,28 @@ def report_tables(report: AuditReport) -> RenderableType:
     for section, title in _TITLES.items():
         lines = [line for line in report.lines if line.section == section]
         if lines:
-            parts.append(_lines_table(lines, title))
+            parts += ["", _lines_table(lines, title)]
     if report.discrepancies:
-        parts.append(_discrepancy_table(report))
+        parts += ["", _discrepancy_table(report)]
     if report.relearning:
-        parts.append(_relearning_table(report))
+        parts += ["", _relearning_table(report)]
     parts += [Text(f"note: {note}") for note in report.notes]
     parts += ["", summary_text(report)]
     return Group(*parts)
 
 
 def summary_text(report: AuditReport) -> RenderableType:
-    """Return the three statements of the report, wrapped to the terminal's width."""
-    # A table needs more columns than a terminal may have; the statements do not.
-    width = shutil.get_terminal_size((_WIDTH, 0)).columns
-    return Constrain(Text("\n".join(report.summary)), width)
+    """Return the three statements of the report."""
+    return Text("\n".join(report.summary))
 
 
 def comparison_table(comparison: Comparison) -> RenderableType:
     """Return the differences of two reports as a table."""
-    table = Table("metric", "first", "second", "change", "first's verdict", "second's verdict")
+    table = _table("", "metric", "first", "second", "change", "first's verdict", "second's verdict")
     for row in comparison.rows:
         change = f"{row.change:+.4f}" + (" *" if row.clear else "")
-        verdicts = [f"[{_STYLES[verdict]}]{verdict}[/]" for verdict in row.verdicts]
-        table.add_row(Text(row.name), f"{row.first.value:.4f}", f"{row.second.value:.4f}", change, *verdicts)
+        verdicts = [Text(verdict, style=_STYLES[verdict]) for verdict in row.verdicts]
+        table.add_row(row.name, f"{row.first.value:.4f}", f"{row.second.value:.4f}", change, *verdicts)
     parts: list[RenderableType] = [table, "* each value is outside the other's 95 % interval"]
     for name, missing in (("first", comparison.only_first), ("second", comparison.only_second)):
         if missing:
@@ -77,14 +71,6 @@ def comparison_table(comparison: Comparison) -> RenderableType:
     if not comparison.same_data:
         parts.append("note: the reports are of different data; the numbers do not compare.")
     return Group(*parts)
-
-
-def as_text(content: RenderableType) -> str:
-    """Return tables as text without colour, for ``print`` outside of rich."""
-    console = Console(file=io.StringIO(), width=_WIDTH, color_system=None)
-    with console.capture() as captured:
-        console.print(content)
-    return captured.get().rstrip("\n")
 
 
 def _heading(report: AuditReport) -> Text:
@@ -99,27 +85,25 @@ def _heading(report: AuditReport) -> Text:
     )
 
 
-def _table(title: str, *columns: str) -> Table:
+def _table(title: str, *columns: str) -> TerminalTable:
     """Return an empty table. Columns of numbers are aligned at the right."""
-    table = Table(title=title, title_justify="left")
-    for name in columns:
-        table.add_column(name, justify="left" if name in _WORDS else "right", no_wrap=True)
-    return table
+    keys = 1 if columns[0] == "model" else 0
+    return TerminalTable([*columns], title, right={*columns} - _WORDS, prose=["metric"], keys=keys)
 
 
-def _lines_table(lines: list[Line], title: str) -> Table:
+def _lines_table(lines: list[Line], title: str) -> TerminalTable:
     table = _table(title, "metric", "unlearned", "debiased", "original", "retrained", "n", "verdict")
     for _, of_family in groupby(lines, key=lambda line: metric_of(line.name).family):
         table.add_section()
         for line in of_family:
             table.add_row(
-                Text(title_of(line.name)),
+                title_of(line.name),
                 _cell(line.unlearned),
                 _number(line.unlearned.debiased),
                 _number(None if line.original is None else line.original.value),
                 _cell(line.retrained),
                 "" if line.unlearned.n is None else f"{line.unlearned.n:,}",
-                f"[{_STYLES[line.verdict]}]{line.verdict}[/]",
+                Text(line.verdict, style=_STYLES[line.verdict]),
             )
     return table
 
@@ -135,10 +119,10 @@ def _cell(reading: Reading | None) -> str:
     return _number(reading.value) + ("" if no_interval else f" ({reading.low:.3f} to {reading.high:.3f})")
 
 
-def _discrepancy_table(report: AuditReport) -> Table:
+def _discrepancy_table(report: AuditReport) -> TerminalTable:
     title = "distance to the retrained model and its terms (Definition 2.1)"
     terms = ("separation", "forgotten", "retained", "original's", "floor")
-    table = _table(title, "metric", "features", "total", "bounds", *terms, "")
+    table = _table(title, "metric", "features", "total", "bounds", *terms, "decision")
     for entry in report.discrepancies:
         bounds = "" if entry.lower is None else f"{_number(entry.lower)} to {_number(entry.upper)}"
         values = (entry.separation, entry.forgotten, entry.retained, entry.original, entry.floor)
@@ -148,7 +132,7 @@ def _discrepancy_table(report: AuditReport) -> Table:
     return table
 
 
-def _relearning_table(report: AuditReport) -> Table:
+def _relearning_table(report: AuditReport) -> TerminalTable:
     first = report.relearning[0]
     each = first.images_per_class
     title = f"accuracy on the forgotten classes after steps of relearning from {each} images per class"

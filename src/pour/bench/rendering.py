@@ -7,12 +7,10 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
-from rich.console import Console
 from rich.console import Group as Stacked
-from rich.measure import Measurement
-from rich.table import Table
 from rich.text import Text
 
+from pour._terminal import TerminalTable, as_text, open_console
 from pour.bench.columns import latex_text
 from pour.bench.store import check_unmixed, read_store
 from pour.bench.table import GROUPS
@@ -24,7 +22,7 @@ from pour.report.figures.style import Theme
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from pour.bench.columns import Column
     from pour.bench.published import Entry
@@ -36,6 +34,7 @@ __all__ = ["Format", "render", "rich_table", "save_bars", "show_table"]
 Format = Literal["rich", "markdown", "latex", "csv"]
 T = TypeVar("T")
 
+_AS_WIDE_AS_NEEDED = 10_000
 _EMPTY = "–"  # noqa: RUF001 - the dash of printed tables
 _ARROWS = {"above": "▲", "below": "▼"}
 _LATEX_ARROWS = {"above": "$^\\blacktriangle$", "below": "$^\\blacktriangledown$"}
@@ -60,35 +59,27 @@ def render(table: ResultTable, format: Format) -> str:
 
 
 def _drawn(table: ResultTable) -> str:
-    stream = io.StringIO()
-    show_table(table, Console(file=stream, force_terminal=False))
-    return stream.getvalue()
+    return as_text(rich_table(table), _AS_WIDE_AS_NEEDED) + "\n"
 
 
 def show_table(table: ResultTable, console: Console | None = None) -> None:
-    """Print a table. If the terminal is too narrow, lines run on, and no number is cut."""
-    console = console or Console()
-    drawn = rich_table(table)
-    console.width = max(console.width, Measurement.get(console, console.options.update(width=10_000), drawn).maximum)
-    console.print(drawn, soft_wrap=False)
+    """Print a table, with one block per row if the terminal is too narrow for its columns."""
+    (console or open_console()).print(rich_table(table))
 
 
 def rich_table(table: ResultTable) -> RenderableType:
     """Return a table for a terminal: best values bold, second best underlined, values of others dim, notes below."""
-    drawn = Table(title=Text(table.title), title_justify="left", pad_edge=False)
-    drawn.add_column(table.heads[0], no_wrap=True)
-    drawn.add_column(table.heads[1])
-    for column in table.columns:
-        drawn.add_column(Text(f"{column.label}{_DIRECTION.get(column.better, '')}"), justify="right")
+    numbers = [f"{column.label}{_DIRECTION.get(column.better, '')}" for column in table.columns]
+    drawn = TerminalTable([*table.heads, *numbers], table.title, right=numbers, prose=[table.heads[0]], keys=2)
     label = ""
     for is_first, row, cells in _rows(table, _styled):
         is_repeated = not row.group and row.label == label
         if is_first or not (row.group or is_repeated):
             drawn.add_section()
         if is_first and row.group:
-            drawn.add_row(Text(GROUPS[row.group], style="italic"))
-        style = "dim" if row.published or row.elsewhere else None
-        drawn.add_row(Text("" if is_repeated else row.label), Text(row.setting), *cells, style=style)
+            drawn.add_heading(GROUPS[row.group])
+        style = "dim" if row.published or row.elsewhere else ""
+        drawn.add_row("" if is_repeated else row.label, row.setting, *cells, style=style)
         label = row.label
     return Stacked(drawn, *(Text(note) for note in table.notes))
 

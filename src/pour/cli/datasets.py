@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-from rich.text import Text
-
 import pour
+from pour._terminal import TerminalTable
 from pour.cli.flags import Root
 from pour.cli.terminal import show
 
@@ -16,9 +14,10 @@ def datasets(root: Root = None) -> None:
     """The datasets, and which of them are present."""
     from pour.data.registry import data_root
 
-    table = Table("dataset", "task", "present", "licence", "what", title=Text(f"under {data_root(root)}"))
+    columns = ["dataset", "task", "present", "licence", "what"]
+    table = TerminalTable(columns, f"under {data_root(root)}", prose=["licence", "what"])
     for status in pour.list_datasets(root):
         info = status.info
         present = "yes" if status.present else "no"
-        table.add_row(*map(Text, (info.name, info.task, present, info.licence, info.title)))
+        table.add_row(info.name, info.task, present, info.licence, info.title)
     show(table)

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import pour
+from pour._terminal import TerminalTable, open_console
 from pour.cli.flags import Quiet, Seed
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from pour.report.pictures import Subject
 
 __all__ = ["demo"]
@@ -45,7 +46,7 @@ def demo(
     from pour.report.pictures import Subject
     from pour.training import Run
 
-    console, started = Console(quiet=quiet), time.perf_counter()
+    console, started = open_console(quiet=quiet), time.perf_counter()
     splits = pour.Splits.of(pour.load_dataset("digits"), [forget])
     name = splits.forgotten_names[0]
     original, *references = _train(name, seed, len(splits.train.whole), console)
@@ -127,17 +128,15 @@ def _write(out: Path, subject: Subject, command: str) -> Path:
     )
 
 
-def _table(subject: Subject, splits: pour.Splits) -> Table:
+def _table(subject: Subject, splits: pour.Splits) -> TerminalTable:
     """Return the accuracies, the length of features along the forgotten row of the head, and RUS, on test images."""
     import torch
 
     weight = pour.models.find_head(subject.models["original"]).weight
     direction = torch.nn.functional.normalize(weight[list(splits.forgotten)], dim=1)
     name = ", ".join(splits.forgotten_names)
-    table = Table(title=f"digit {name} forgotten, test images", title_justify="left")
-    table.add_column("")
-    for column in ("rest ↑", f"{name} ↓", "direction ↓", "RUS(r) ↑"):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = ["rest ↑", f"{name} ↓", "direction ↓", "RUS(r) ↑"]
+    table = TerminalTable(["", *columns], f"digit {name} forgotten, test images", right=columns)
     for title in subject.models:
         part = subject.seen[title]
         is_forgotten = torch.isin(part.labels, torch.tensor(splits.forgotten))

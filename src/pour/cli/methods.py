@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rich.table import Table
 from rich.text import Text
 
 import pour
+from pour._terminal import TerminalTable
 from pour.cli.terminal import show
 
 __all__ = ["methods"]
@@ -19,10 +19,11 @@ _TEST_BED = (
 
 def methods() -> None:
     """List the methods: the data, cost and paper of each, and its result at its defaults on a test bed."""
-    table = Table("method", "needs", "cost", "test bed", "paper", "what it does")
+    columns = ["method", "needs", "cost", "test bed", "paper", "what it does"]
+    table = TerminalTable(columns, prose=["needs", "cost", "paper", "what it does"])
     for info in pour.list_methods():
         left = "-" if info.first_call is None else str(info.first_call)
         needs = ", ".join(info.needs) or "nothing"
-        table.add_row(*map(Text, (info.name, needs, str(info.cost), left, info.paper, info.summary)))
+        table.add_row(info.name, needs, str(info.cost), left, info.paper, info.summary)
     show(table)
     show(Text(_TEST_BED))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-from rich.text import Text
-
+from pour._terminal import TerminalTable
 from pour.cli.terminal import show
 
 __all__ = ["metrics"]
@@ -14,7 +12,7 @@ def metrics() -> None:
     """The metrics of audits and tables: name, family, better direction, title and meaning."""
     from pour.metrics import list_metrics
 
-    table = Table("metric", "family", "better", "title", "meaning")
+    table = TerminalTable(["metric", "family", "better", "title", "meaning"], prose=["title", "meaning"])
     for metric in list_metrics():
-        table.add_row(*map(Text, (metric.name, metric.family, metric.better, metric.title, metric.meaning)))
+        table.add_row(metric.name, metric.family, metric.better, metric.title, metric.meaning)
     show(table)

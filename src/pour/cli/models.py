@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
 import pour
+from pour._terminal import TerminalTable
 from pour.cli.terminal import show
 
 __all__ = ["models"]
@@ -12,7 +11,7 @@ __all__ = ["models"]
 
 def models() -> None:
     """List the architectures for --arch."""
-    table = Table("arch", "what", "needs")
+    table = TerminalTable(["arch", "what", "needs"], prose=["what"])
     for info in pour.list_models():
         table.add_row(info.name, info.summary, "" if info.available else f'pip install "pour-unlearning[{info.extra}]"')
     show(table)

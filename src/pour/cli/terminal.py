@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 import pour
+from pour._terminal import open_console
 from pour.cli.flags import refuse_unread
 from pour.errors import UsageError
 
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     from pour.training.tasks.task import Dataset
 
 __all__ = ["PlainWeights", "open_model", "open_own", "show"]
-
-PIPE_WIDTH = 160
 
 
 @dataclass(frozen=True)
@@ -116,5 +112,4 @@ def open_model(
 def show(content: RenderableType, *, quiet: bool = False) -> None:
     """Print a table or text to standard output, unless quiet."""
     if not quiet:
-        # A pipe has no width, and rich would assume 80 columns, which are too few for tables.
-        Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(content)
+        open_console().print(content)

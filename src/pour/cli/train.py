@@ -8,11 +8,10 @@ import time
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 import pour
 from pour._io import write_text
+from pour._terminal import TerminalTable
 from pour.cli.flags import (
     MORE,
     RECIPES,
@@ -134,9 +133,8 @@ def train(
     }
     write_text(out.with_suffix(".json"), json.dumps(facts, indent=1))
     head, lines = task.summary(described)
-    # Text shows names as they are, also names that look like markup.
-    table = Table(*head, title=Text(f"{out.name}: {data}, recipe {training.name}, seed {seed}"))
+    table = TerminalTable([*head], f"{out.name}: {data}, recipe {training.name}, seed {seed}", right=head[1:])
     for line in lines:
-        table.add_row(*map(Text, line))
+        table.add_row(*line)
     show(table, quiet=quiet)
     typer.echo(out)

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
+from pour._terminal import TerminalTable
 from pour.cli.flags import (
     Compile,
     Device,
@@ -76,11 +75,12 @@ def tune(
         compile=compile,
         progress=not quiet,
     )
-    drawn = Table("method", "options", "AUS", "how it was chosen")
+    columns = ["method", "options", "AUS", "how it was chosen"]
+    drawn = TerminalTable(columns, right=["AUS"], prose=["options", "how it was chosen"])
     for result in results:
         best = None if result.best is None else result.trials[result.best]
         options = "" if best is None else ", ".join(f"{name}={value}" for name, value in best.options.items())
         score = "" if best is None or best.aus is None else f"{best.aus:.3f}"
-        drawn.add_row(result.method, Text(options), score, Text(result.note))
+        drawn.add_row(result.method, options, score, result.note)
     show(drawn, quiet=quiet)
     typer.echo(folder)

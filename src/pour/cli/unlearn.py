@@ -27,16 +27,15 @@ from pour.cli.flags import (
     check_model_file,
     refuse_unread,
 )
-from pour.cli.history import print_history
 from pour.cli.method_flags import DEFAULT_METHOD
-from pour.cli.terminal import PlainWeights, open_model, open_own
+from pour.cli.terminal import PlainWeights, open_model, open_own, show
 from pour.cli.texts import Concept, ConceptPart, TextFile, forget_by_text
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pour.models.history import HistoryEntry
+    from pour.models.history import History
     from pour.unlearning import Method
 
 __all__ = ["unlearn"]
@@ -133,7 +132,7 @@ def unlearn(
             run = Run(seed=seed, device=device, progress=False)
             accuracies = forget_accuracies(original, forgotten, request, run)
         typer.echo(bottom_line(record, accuracies, pixels=request is not None and request.pixelwise))
-        print_history(entries, title=str(out.name))
+        show(entries)
     typer.echo(out)
 
 
@@ -166,7 +165,7 @@ def _refuse_unread_in_unlearning(by_words: bool, flags: dict[str, object], optio
         refuse_unread({"--num-classes": flags["--num-classes"]}, "without --arch", "add that, or leave it out")
 
 
-def _keep(forgotten: nn.Module, out: Path, fold: bool, overwrite: bool) -> list[HistoryEntry]:
+def _keep(forgotten: nn.Module, out: Path, fold: bool, overwrite: bool) -> History:
     """Save a model that has forgotten, and its history as JSON next to it. Return the history."""
     if fold:
         forgotten = pour.fold(forgotten)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
+from pour._terminal import TerminalTable
 from pour.cli.flags import Overwrite, refuse_unread
 from pour.cli.terminal import show
 from pour.errors import UsageError
@@ -29,7 +29,7 @@ def weights(
         typer.echo(write_pretrained(name, out, overwrite=overwrite))
         return
     refuse_unread({"--out": out, "--overwrite": overwrite}, "without a name", "say which weights to write")
-    table = Table("weights", "for --arch", "package", "mean", "std", "what")
+    table = TerminalTable(["weights", "for --arch", "package", "mean", "std", "what"], prose=["what"])
     for key, entry in PRETRAINED.items():
         mean, std = (" ".join(map(str, values)) for values in (entry.mean, entry.std))
         table.add_row(key, entry.arch, entry.package, mean, std, entry.summary)
