@@ -173,9 +173,12 @@ def test_plain_weights_are_told_to_name_their_network(tmp_path, plain, files):
     nameless = pour.save(torch.nn.Linear(4, 3), tmp_path / "nameless.safetensors")
     for file in (plain(), nameless):
         sentence = refusal("unlearn", file, *options)
-        assert sentence.endswith("name it with --arch, and its classes with --data or --num-classes.")
-    assert refusal("unlearn", plain(), *options, "--data", "digits").endswith("name it with --arch.")
-    assert refusal("audit", files[0], plain(), "--data", "digits", "--forget", 3).endswith("name it with --arch.")
+        assert "does not name its architecture; name it with --arch (" in sentence
+        assert sentence.endswith("docs/own_networks.md), and its classes with --data or --num-classes.")
+    for command in (["unlearn", plain(), *options], ["audit", files[0], plain(), "--forget", 3]):
+        sentence = refusal(*command, "--data", "digits")
+        assert "does not name its architecture; name it with --arch (" in sentence
+        assert sentence.endswith("docs/own_networks.md).")
     words = ["--concept", "a cat", "--out", tmp_path / "f.safetensors"]
     assert "--concept is for zero-shot classifiers" in refusal("unlearn", plain(), *words)
 

@@ -12,6 +12,7 @@ import typer
 import pour
 from pour._io import refuse_to_overwrite
 from pour.cli.flags import (
+    Arch,
     Data,
     Device,
     Mean,
@@ -53,7 +54,7 @@ def audit(
         list[Path] | None,
         typer.Option(help="Model trained without the classes, the reference of verdicts; twice for two seeds."),
     ] = None,
-    arch: Annotated[str | None, typer.Option(help="Architecture, for files of plain weights.")] = None,
+    arch: Arch = None,
     mean: Mean = None,
     std: Std = None,
     limit: Annotated[int | None, typer.Option(help="Largest number of training images on each side.")] = None,

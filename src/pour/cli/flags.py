@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MORE",
     "RECIPES",
+    "Arch",
     "Compile",
     "Data",
     "Device",
@@ -52,6 +53,13 @@ ExperimentName = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.", rich_help_panel=MORE)]
 Data = Annotated[str, typer.Option(help="Dataset: a name from pour datasets, folder:PATH or FILE.npz.")]
 Root = Annotated[Path | None, typer.Option(help="Data folder; by default POUR_DATA or ~/.cache/pour.")]
+Arch = Annotated[
+    str | None,
+    typer.Option(
+        help="Network of plain weights: a name from pour models, or one of your own, as FILE.py:NAME or "
+        "package.module:NAME."
+    ),
+]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or cuda:0; by default the GPU if there is one.", rich_help_panel=MORE)
 ]

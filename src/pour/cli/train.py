@@ -38,7 +38,13 @@ def train(
     out: Out,
     data: Data = "digits",
     root: Root = None,
-    arch: Annotated[str | None, typer.Option(help="A name from pour models.", show_default="by dataset")] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            help="A name from pour models, or a network of your own, as FILE.py:NAME or package.module:NAME.",
+            show_default="by dataset",
+        ),
+    ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(help=f"How to train. {RECIPES}", show_default="by dataset, head with --freeze-backbone"),

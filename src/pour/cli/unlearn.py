@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from pour._io import write_text
 from pour.cli.bottom_line import bottom_line, forget_accuracies
 from pour.cli.flags import (
     RECIPES,
+    Arch,
     Compile,
     Device,
     Mean,
@@ -28,7 +30,7 @@ from pour.cli.flags import (
     refuse_unread,
 )
 from pour.cli.method_flags import DEFAULT_METHOD
-from pour.cli.terminal import PlainWeights, open_model, open_own, show
+from pour.cli.terminal import PlainWeights, open_model, open_own, require_clear_head, show
 from pour.cli.texts import Concept, ConceptPart, TextFile, forget_by_text
 from pour.errors import UsageError
 
@@ -57,7 +59,7 @@ def unlearn(
         str | None, typer.Option(help="Dataset whose images the method may use; pour-p needs none.")
     ] = None,
     root: Root = None,
-    arch: Annotated[str | None, typer.Option(help="Architecture, for a file of plain weights.")] = None,
+    arch: Arch = None,
     mean: Mean = None,
     std: Std = None,
     num_classes: Annotated[
@@ -106,12 +108,16 @@ def unlearn(
         plain = PlainWeights.of(arch, mean, std, model)
         if data is None:
             original = open_model(model, plain, None, num_classes)
+            require_clear_head(original, model)
             request = pour.ForgetRequest(classes=forget or [])
         else:
             task = get_task(find_task(data))
             dataset = task.load(data, root)
             original = open_model(model, plain, dataset)
-            request = request_of(task, dataset, forget or [], configured, original, recipe=recipe, seed=seed)
+            build = None if plain is None else functools.partial(plain.build, model, dataset)
+            request = request_of(
+                task, dataset, forget or [], configured, original, recipe=recipe, build=build, seed=seed
+            )
         forgotten = pour.unlearn(
             original,
             request,

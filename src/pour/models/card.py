@@ -45,6 +45,8 @@ class Architecture:
 
     name: str
     options: Mapping[str, Json] = field(default_factory=dict)
+    from_user: bool = False
+    """Whether the network is of the user's own code. Its name is then information, from which nothing is built."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,9 @@ def architecture(model: nn.Module) -> Architecture | None:
     return card_of(model).architecture
 
 
-def set_architecture(model: nn.Module, name: str, options: Mapping[str, Any]) -> None:
+def set_architecture(model: nn.Module, name: str, options: Mapping[str, Any], *, from_user: bool = False) -> None:
     """Write the name and options for :func:`pour.models.build_model` to the card of ``model``."""
-    change_card(model, architecture=Architecture(name, json_value(options)))
+    change_card(model, architecture=Architecture(name, json_value(options), from_user))
 
 
 def json_value(value: Any) -> Any:

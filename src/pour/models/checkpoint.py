@@ -16,6 +16,7 @@ from pour.models import card as cards
 from pour.models.copy_and_swap import copy_model, swap_module
 from pour.models.header import Header, Projection, read_header, write_file
 from pour.models.history import history
+from pour.models.networks.normalize import is_wrapped
 from pour.models.networks.registry import load_plain, rebuild
 from pour.models.projecting.project import Projected, projected_layers
 from pour.models.projecting.projected_embedding import ProjectedEmbedding
@@ -134,7 +135,7 @@ def load(
         state.update({name: state[stored] for name, stored in header.aliases.items() if stored in state})
         if digest(state) != header.digest:
             raise UsageError(f"{source} was altered after it was saved: its weights do not match its digest.")
-        if _is_wrapped(state) and not _is_wrapped(result.state_dict()):
+        if is_wrapped(state) and not is_wrapped(result.state_dict()):
             header, state = _unwrapped(header, state)
         result = _with_projectors(result, header, state, str(source))
         load_into(result, state, source=str(source))
@@ -146,11 +147,6 @@ def load(
             head=header.head or cards.card_of(result).head,
         )
     return result.to(device).eval() if device is not None else result.eval()
-
-
-def _is_wrapped(state: Mapping[str, Tensor]) -> bool:
-    """Return whether a state dict belongs to a :class:`~pour.models.NormalizedModel`."""
-    return "normalize.mean" in state and all(name.startswith(("model.", "normalize.")) for name in state)
 
 
 def _unwrapped(header: Header, state: Mapping[str, Tensor]) -> tuple[Header, dict[str, Tensor]]:

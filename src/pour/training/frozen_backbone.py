@@ -19,9 +19,11 @@ from pour.models.card import set_class_names
 from pour.models.copy_and_swap import copy_model
 from pour.models.head import find_head
 from pour.models.networks.registry import build_model
+from pour.models.networks.user_network import is_user_network
 from pour.models.state import load_into, read_state_dict, write_tensors
 from pour.models.tap import extract_features, fast_encoder
 from pour.training.loop import TrainingLog, fit
+from pour.training.tasks.task import record_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,6 +144,8 @@ class FrozenBackbone:
                 weights=self.weights,
             )
         set_class_names(network, self.dataset.classes)
+        if is_user_network(self.arch):
+            record_head(network, self.dataset.splits["train"])
         with torch.no_grad():
             for parameter in find_head(network).layer.parameters():
                 parameter.zero_()

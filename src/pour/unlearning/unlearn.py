@@ -74,6 +74,7 @@ def request_of(
     model: nn.Module,
     *,
     recipe: Recipe | str | None = None,
+    build: Callable[[], nn.Module] | None = None,
     seed: int = 0,
 ) -> ForgetRequest:
     """Return the request to forget classes of a dataset, with a fresh model if the file of ``model`` names its network.
@@ -88,6 +89,7 @@ def request_of(
             held out.
         model: The original.
         recipe: Recipe with which the original was trained, or its name.
+        build: Function that returns a fresh network, if the file of ``model`` does not name one.
         seed: Seed of the held-out samples.
     """
     classes = task.classes(dataset, forget)
@@ -95,7 +97,9 @@ def request_of(
     if recipe is not None and "build" not in parts:
         raise UsageError(f"recipe= has no use on {dataset.name}, because no method retrains there; leave it out.")
     architecture = cards.architecture(model)
-    parts["build"] = None if architecture is None else functools.partial(rebuild, architecture)
+    if architecture is not None and not architecture.from_user:
+        build = functools.partial(rebuild, architecture)
+    parts["build"] = build
     return ForgetRequest(classes=classes, recipe=recipe, **parts).without(forgotten_before(model))
 
 

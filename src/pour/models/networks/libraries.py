@@ -16,12 +16,25 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-__all__ = ["LIBRARIES", "POSITIONS", "LibraryNetwork", "build_from_library", "fit_positions", "installed"]
+__all__ = [
+    "LIBRARIES",
+    "POSITIONS",
+    "USER_NETWORKS",
+    "USER_NETWORKS_PAGE",
+    "LibraryNetwork",
+    "build_from_library",
+    "fit_positions",
+    "installed",
+]
 
 LIBRARIES = {"timm": "vision", "torchvision": "vision", "hf": "hf", "smp": "segmentation"}
 """Prefix of the names of a library's networks, and the extra of pour that installs the library."""
 POSITIONS = "pos_embed"
 """Name of the position embeddings in networks of timm."""
+USER_NETWORKS_PAGE = "docs/own_networks.md"
+"""Page on networks of the user's own code, for messages."""
+USER_NETWORKS = f"A network of your own is named FILE.py:NAME or package.module:NAME ({USER_NETWORKS_PAGE})."
+"""Last sentence of messages about an unknown architecture."""
 _PACKAGES = {"hf": "transformers", "smp": "segmentation_models_pytorch"}
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -93,7 +106,7 @@ def build_from_library(
 
 def _unknown_name(library: str, name: str, names: Sequence[str]) -> UsageError:
     hint = nearest_name(name, names, f"see the list of {library}'s models.")
-    return UsageError(f"{library} has no image classifier called {name!r}; {hint}")
+    return UsageError(f"{library} has no image classifier called {name!r}; {hint} {USER_NETWORKS}")
 
 
 def _constants(config: Mapping[str, Any], in_channels: int) -> dict[str, Any]:

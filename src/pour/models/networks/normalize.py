@@ -12,9 +12,9 @@ from pour.errors import UsageError
 from pour.models.output import scores_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["Normalize", "NormalizedModel", "resized"]
+__all__ = ["Normalize", "NormalizedModel", "is_wrapped", "resized"]
 
 
 class Normalize(nn.Module):
@@ -73,6 +73,11 @@ class NormalizedModel(nn.Module):
     def extra_repr(self) -> str:
         """Return the input size for ``print(model)``, which also names the network in a cache of features."""
         return f"resize={self.resize}"
+
+
+def is_wrapped(state: Mapping[str, Tensor]) -> bool:
+    """Return whether a state dict belongs to a :class:`NormalizedModel`."""
+    return "normalize.mean" in state and all(name.startswith(("model.", "normalize.")) for name in state)
 
 
 def resized(images: Tensor, side: int | None) -> Tensor:

@@ -14,12 +14,20 @@ from pour.errors import UsageError, nearest_name, warn
 from pour.models import card as cards
 from pour.models.clip.image_encoder import ImageTextEncoder
 from pour.models.clip.zero_shot import zero_shot_classifier
-from pour.models.head import find_head
-from pour.models.networks.libraries import LIBRARIES, POSITIONS, build_from_library, fit_positions, installed
+from pour.models.head import Head, find_head
+from pour.models.networks.libraries import (
+    LIBRARIES,
+    POSITIONS,
+    USER_NETWORKS,
+    build_from_library,
+    fit_positions,
+    installed,
+)
 from pour.models.networks.normalize import NormalizedModel
 from pour.models.networks.pretrained import read_weights
 from pour.models.networks.resnet import ResNet
 from pour.models.networks.segmentation import SegmentationModel, load_encoder
+from pour.models.networks.user_network import build_user_network, is_user_network
 from pour.models.prefixes import without_prefix
 from pour.models.state import load_into
 
@@ -80,9 +88,11 @@ def build_model(
 
     Weights are random unless a file is given. Nothing is downloaded except a configuration of ``hf:`` from the hub.
     A network with one fixed input size (a ViT) keeps this size, so that published weights fit, and resizes images.
+    A network of your own code is imported; it takes images in [0, 1] as they are, unless mean or deviation are given.
 
     Args:
-        arch: A name of :func:`list_models`, such as "resnet18" or "timm:convnext_tiny".
+        arch: A name of :func:`list_models`, such as "resnet18" or "timm:convnext_tiny"; or a class or function of your
+            own code, as "package.module:NAME" or "path/to/file.py:NAME".
         num_classes: Number of scores.
         in_channels: Channels of the images.
         image_size: Height and width of the images.
@@ -112,21 +122,30 @@ def build_model(
         "mean": None if mean is None else [float(value) for value in mean],
         "std": None if std is None else [float(value) for value in std],
     }
-    if resize is not None:
-        if resize != "own" and resize < 1:
-            raise UsageError(f"Images can be resized to 1 pixel or more, but not to {resize}.")
-        options["resize"] = resize
-    if enlarge != 1:
-        options["enlarge"] = enlarge
-    model = rebuild(cards.Architecture(arch, options))
+    if resize is not None and resize != "own" and resize < 1:
+        raise UsageError(f"Images can be resized to 1 pixel or more, but not to {resize}.")
+    if is_user_network(arch):
+        if enlarge != 1:
+            raise UsageError(f"{arch} takes images as they are; enlarge is for segmentation networks of libraries.")
+        # A network of unknown origin has no size of its own.
+        size = None if resize == "own" else resize
+        model = build_user_network(arch, num_classes, in_channels=in_channels, mean=mean, std=std, resize=size)
+    else:
+        options |= {"resize": resize} if resize is not None else {}
+        options |= {"enlarge": enlarge} if enlarge != 1 else {}
+        model = rebuild(cards.Architecture(arch, options))
     if weights is not None:
         load_plain(model, read_weights(weights), source=str(Path(weights)), new_head=True)
     return model
 
 
 def rebuild(architecture: cards.Architecture) -> nn.Module:
-    """Build the network of a recorded architecture, with random weights."""
+    """Build the network of a recorded architecture, with random weights. Nothing is imported for a name in a file."""
     name, options = architecture.name, dict(architecture.options)
+    if architecture.from_user or is_user_network(name):
+        raise UsageError(
+            f"The network {name!r} is of the user's own code, which no model file may import; pass the network itself."
+        )
     try:
         num_classes, in_channels = int(options["num_classes"]), int(options["in_channels"])
         image_size, mean = int(options["image_size"]), options.get("mean")
@@ -153,7 +172,8 @@ def rebuild(architecture: cards.Architecture) -> nn.Module:
             model = ResNet(num_classes, **shape)
     else:
         hint = nearest_name(name, _NETWORKS, f"known are {', '.join(_NETWORKS)}.")
-        raise UsageError(f"There is no architecture {name!r}; {hint}")
+        # A point stands only in the names of files and modules.
+        raise UsageError(f"There is no architecture {name!r}{'.' if '.' in name else f'; {hint}'} {USER_NETWORKS}")
     cards.set_architecture(model, name, options)
     return model
 
@@ -195,7 +215,7 @@ def load_plain(model: nn.Module, state: Mapping[str, Tensor], *, source: str, ne
             return
         model = model.model
     expected = model.state_dict()
-    head = find_head(model) if new_head else None
+    head = _clear_head(model) if new_head else None
     names = () if head is None else tuple(name for name in expected if name.startswith(f"{head.name}."))
     state = without_prefix(state, expected, source=source, optional=(*optional, POSITIONS, *names))
     # Half precision in a file saves space. The network needs the precision of its images.
@@ -214,3 +234,11 @@ def load_plain(model: nn.Module, state: Mapping[str, Tensor], *, source: str, ne
                 "random weights."
             )
     load_into(model, state, source=source, optional=optional)
+
+
+def _clear_head(model: nn.Module) -> Head | None:
+    """Return the head, or None if only images show which layer it is."""
+    try:
+        return find_head(model)
+    except UsageError:
+        return None

@@ -18,11 +18,12 @@ from pour.geometry.collapse import neural_collapse
 from pour.models.head import find_head
 from pour.models.networks.pretrained import read_weights
 from pour.models.networks.registry import build_model
+from pour.models.networks.user_network import is_user_network
 from pour.models.state import digest
 from pour.models.tap import extract_features
 from pour.training.frozen_backbone import FrozenBackbone, HeadShape
 from pour.training.loop import classification_loss
-from pour.training.tasks.task import Rows, Task, register_task
+from pour.training.tasks.task import Rows, Task, record_head, register_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -163,7 +164,7 @@ class Classify(Images):
         if self.freeze_backbone:
             return self._backbone(arch, dataset).build()
         height, _, channels = dataset.image_shape
-        return build_model(
+        model = build_model(
             arch,
             dataset.num_classes,
             in_channels=channels,
@@ -171,6 +172,9 @@ class Classify(Images):
             resize=self.image_size,
             weights=self.weights,
         )
+        if is_user_network(arch):
+            record_head(model, dataset.splits["train"])
+        return model
 
     def loss(self, samples: ImageSplit, run: Run) -> Callable[..., Tensor]:
         return classification_loss

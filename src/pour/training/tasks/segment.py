@@ -25,10 +25,11 @@ from pour.models.head import find_head
 from pour.models.networks.pretrained import read_weights
 from pour.models.networks.registry import build_model
 from pour.models.networks.segmentation import SegmentationModel
+from pour.models.networks.user_network import is_user_network
 from pour.models.output import scores_of
 from pour.models.state import digest
 from pour.models.tap import to_unit
-from pour.training.tasks.task import Rows, Score, Task, register_task
+from pour.training.tasks.task import Rows, Score, Task, record_head, register_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -184,8 +185,11 @@ class Segment(Task[SegmentationDataset, Scenes]):
         return {"enlarge": self.enlarge, "limit": self.limit, "pixels": self.pixels}
 
     def build(self, arch: str, dataset: SegmentationDataset) -> nn.Module:
-        size = self.split(dataset, "train").masks.shape[1]
+        train = self.split(dataset, "train")
+        size = train.masks.shape[1]
         model = build_model(arch, dataset.num_classes, image_size=size, weights=self.weights, enlarge=self.enlarge)
+        if is_user_network(arch):
+            record_head(model, train)
         if find_head(model).dim != 1:
             raise UsageError(f"{arch} is no segmentation network; give one such as smp:deeplabv3plus:resnet101.")
         return model

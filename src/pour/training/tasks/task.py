@@ -15,11 +15,12 @@ from pour._plug_ins import load_plug_ins
 from pour._records import decode, record
 from pour.data.splits import hold_out
 from pour.errors import UsageError, warn
-from pour.models.card import set_class_names
+from pour.models.card import change_card, set_class_names
 from pour.models.checkpoint import load, save
+from pour.models.head_on_images import FEW_IMAGES, head_on_images
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
-from pour.models.tap import on_device, to_unit
+from pour.models.tap import device_of, on_device, to_unit
 from pour.models.unwrap import unwrap
 from pour.training.guard import check_sound
 from pour.training.loop import fit
@@ -48,6 +49,7 @@ __all__ = [
     "find_task",
     "get_task",
     "list_tasks",
+    "record_head",
     "register_task",
     "setting_names",
     "task_of_labels",
@@ -421,6 +423,13 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
     def load_model(self, path: Path, dataset: DatasetT, arch: str) -> nn.Module:
         """Return the model that :meth:`save` wrote."""
         return load(path)
+
+
+def record_head(model: nn.Module, samples: IndexedSamples) -> None:
+    """Find the head of a network of the user's own code on a few samples, and write its name to the card."""
+    few = samples.take(np.arange(min(FEW_IMAGES, len(samples))))
+    inputs, _ = next(iter(few.batches(FEW_IMAGES, device_of(model))))
+    change_card(model, head=head_on_images(model, inputs).name)
 
 
 TaskT = TypeVar("TaskT", bound=type[Task[Any, Any]])
