@@ -301,7 +301,7 @@ def test_bad_calls(digits, digits_original, digits_splits, projected):
         audit(data=digits, **call | {"unlearned": digits_original})
     with pytest.raises(UsageError, match=r"classes names \[4\], but the splits were made for \[3\]"):
         audit(data=digits_splits, classes=["4"], **call)
-    with pytest.raises(UsageError, match=r"data must be a dataset, pour\.Splits or samples by split, not a list"):
+    with pytest.raises(UsageError, match=r"needs a test split and a train split, and a list has none"):
         audit(data=[1, 2], classes=[3], **call)
     with pytest.raises(UsageError, match="retrained has 3 models; give one, or two"):
         audit(data=digits_splits, retrained=[digits_original] * 3, **call)

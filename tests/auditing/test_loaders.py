@@ -137,5 +137,5 @@ def test_splits_are_missing(datasets: dict[str, TensorDataset], models: dict[str
     for name, other in (("test", "train"), ("train", "test")):
         with pytest.raises(UsageError, match=f"The data have no {name} split, only {other}"):
             audit(**models, data={other: datasets[other]}, **QUIET)
-    with pytest.raises(UsageError, match="data must be a dataset"):
+    with pytest.raises(UsageError, match=r"a TensorDataset has none; give data=\{\"train\": ..., \"test\": ...\}"):
         audit(**models, data=datasets["test"], **QUIET)

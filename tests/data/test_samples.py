@@ -119,7 +119,7 @@ def test_looking_at_the_first_batch_changes_no_later_reading():
     [
         (("text", 0), "must be a tensor, an image or a uint8 array, not a str"),
         ((torch.zeros(3, 2, 2), 0.5), "labels of a dataset must be whole numbers"),
-        (torch.zeros(3), "must be a pair"),
+        (torch.zeros(3), "A sample of a dataset has the type Tensor; give pairs of images and labels"),
     ],
 )
 def test_odd_samples_are_refused(item, words):

@@ -107,8 +107,8 @@ def test_compiled_models_are_tapped(small: nn.Module, images: Tensor) -> None:
     ("batches", "sentence"),
     [
         ([], "no images"),
-        ([torch.zeros(2, 3, 32, 32)], "pair of images and labels"),
-        ([(torch.zeros(2, 3, 32, 32), torch.zeros(3))], "2 images and labels of shape"),
+        ([torch.zeros(2, 3, 32, 32)], "pairs of images and labels"),
+        ([(torch.zeros(2, 3, 32, 32), torch.zeros(3))], "has images of shape"),
         ([("a", torch.zeros(1))], "must be a tensor"),
         ([(torch.zeros(2, 3, 32, 32, dtype=torch.int64), torch.zeros(2))], "give uint8"),
     ],

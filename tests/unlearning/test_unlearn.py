@@ -176,10 +176,10 @@ def test_reading_the_first_images_draws_nothing_random(own: bool) -> None:
 def test_images_that_cannot_be_read_are_told(method: str) -> None:
     batches = [(torch.rand(3, 1, 6, 6), torch.full((3,), 2))]
     for forget, words in (
-        (list(loader().dataset), r"A batch has 1 images and labels of shape \(\)"),
+        (list(loader().dataset), r"single samples, not batches"),
         (iter(batches), "read more than once"),
         ([], "holds no batches"),
-        ([{"image": torch.rand(3)}], "a pair of images and labels"),
+        ([{"image": torch.rand(3)}], "fields image, none of which is known for labels"),
         ([(torch.rand(3, 2, 6, 6), torch.full((3,), 2))], r"cannot run on images of shape \(3, 2, 6, 6\) \(mat1"),
     ):
         with pytest.raises(UsageError, match=words):

@@ -13,7 +13,7 @@ from pour.auditing.auditor import Auditor
 from pour.auditing.distance import Align
 from pour.auditing.processes import audit_device, is_first_process, join_processes, one_of_several
 from pour.auditing.relearning import Relearning
-from pour.data.samples import first_batch, is_indexed
+from pour.data.samples import is_indexed
 from pour.errors import UsageError
 from pour.models.check_data import check_data
 from pour.models.head import find_head
@@ -110,9 +110,10 @@ def audit(
     models = _models_by_role(original, unlearned, retrained)
     audited = audited_data(data, classes, task, unlearned)
     for name, samples in audited.samples.items():
-        if is_indexed(samples):
+        # The labels of other samples are known after the first reading.
+        if is_indexed(samples) and getattr(samples, "knows_labels", True):
             audited.check_sides(name, audited.side_counts(samples))
-    few, _ = first_batch(audited.samples["train" if audited.task.one_label else "test"], FEW_IMAGES)
+    few = audited.first("train" if audited.task.one_label else "test")[0][:FEW_IMAGES]
     for model in models.values():
         check_data(model, channels=few.shape[1], names=audited.classes)
     heads = {role: _checked_head(model, role, audited, few, head, example) for role, model in models.items()}

@@ -21,13 +21,15 @@ from pour.models.unwrap import unwrap
 from pour.training.tasks.task import Task, find_task, get_task, task_of_labels
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from pour.data.classes import ClassRequest
     from pour.data.samples import Batches, IndexedSamples
     from pour.training.tasks.task import Dataset
 
 __all__ = ["Audited", "audited_data"]
+
+_FIRST = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +47,11 @@ class Audited:
     """Samples by split: ``"test"``, then ``"train"`` and further test sets if the task has one label per sample."""
     class_counts: Mapping[int, int] = field(default_factory=dict)
     """Number of training samples of each class before a limit; empty without a limit."""
+    _first: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def first(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return the first samples of a split, at most 64, and their labels. A loader is read for them once."""
+        return _first_samples(name, self.samples[name], self._first)
 
     def indexed(self, reason: str) -> dict[str, IndexedSamples]:
         """Return the samples if all of them have an index. Otherwise raise UsageError with the reason for the need."""
@@ -120,7 +127,7 @@ def audited_data(
             )
         parts = {"test": data.test.whole, "train": data.train.whole}
         parts |= {name: part.whole for name, part in data.extra.items()}
-        return _audited(data.name, data.classes, data.forgotten, task or _task_of(data.test.whole), parts)
+        return _audited(data.name, data.classes, data.forgotten, task, parts)
     request = sorted(forgotten_before(unlearned)) if classes is None else classes
     if classes is None and not request:
         raise UsageError("The unlearned model's history names no forgotten classes; pass classes.")
@@ -129,24 +136,45 @@ def audited_data(
         names = class_names(data) or names_of_model(unlearned)
         names = names or tuple(map(str, range(find_head(unwrap(unlearned)).num_classes)))
         forgotten = resolve_classes(request, num_classes=len(names), class_names=names)
-        return _audited("own data", names, forgotten, task or _task_of(next(iter(samples.values()))), samples)
+        return _audited("own data", names, forgotten, task, samples)
     if not hasattr(data, "splits") or not hasattr(data, "classes"):
-        raise UsageError(f"data must be a dataset, pour.Splits or samples by split, not a {type(data).__name__}.")
+        raise UsageError(
+            f"An audit needs a test split and a train split, and a {type(data).__name__} has none; give "
+            'data={"train": ..., "test": ...} with a dataset or a loader for each, or pour.Splits.of(dataset, classes).'
+        )
     if task is None:
         test = data.splits.get("test")
-        task = _task_of(test) if is_indexed(test) else get_task(find_task(data.name))
+        task = _task_of("test", test, {}) if is_indexed(test) else get_task(find_task(data.name))
     splits = {name: task.split(data, name) for name in _names(task, data.splits)}
     return _audited(data.name, tuple(data.classes), task.classes(data, request), task, splits)
 
 
 def _audited(
-    name: str, classes: tuple[str, ...], forgotten: tuple[int, ...], task: Task[Any, Any], samples: Mapping[str, Any]
+    name: str,
+    classes: tuple[str, ...],
+    forgotten: tuple[int, ...],
+    task: Task[Any, Any] | None,
+    samples: Mapping[str, Any],
 ) -> Audited:
-    return Audited(task, name, classes, forgotten, {split: samples[split] for split in _names(task, samples)})
+    first: dict[str, tuple[Tensor, Tensor]] = {}
+    if task is None:
+        one = next(iter(samples), "test")
+        task = _task_of(one, samples.get(one, ()), first)
+    parts = {split: samples[split] for split in _names(task, samples)}
+    return Audited(task, name, classes, forgotten, parts, _first=first)
 
 
-def _task_of(samples: IndexedSamples | Batches) -> Task[Any, Any]:
-    return get_task(task_of_labels(first_batch(samples, 1)[1]))
+def _task_of(name: str, samples: IndexedSamples | Batches, first: dict[str, tuple[Tensor, Tensor]]) -> Task[Any, Any]:
+    return get_task(task_of_labels(_first_samples(name, samples, first)[1]))
+
+
+def _first_samples(
+    name: str, samples: IndexedSamples | Batches, first: dict[str, tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """Return the first samples of a split from ``first``, and put them there if they are missing."""
+    if name not in first:
+        first[name] = first_batch(samples, _FIRST)
+    return first[name]
 
 
 def _names(task: Task[Any, Any], splits: Mapping[str, Any]) -> list[str]:

@@ -318,4 +318,7 @@ def _rows_note(tapped: Tapped) -> str:
 
 def _length(samples: IndexedSamples | Batches) -> int:
     """Return the number of samples, as far as it is known before they are read."""
-    return len(samples) if is_indexed(samples) else len(getattr(samples, "dataset", ()))
+    if is_indexed(samples):
+        return len(samples)
+    dataset = getattr(samples, "dataset", ())
+    return len(dataset) if hasattr(dataset, "__len__") else 0

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pour.data.samples import first_batch
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
     from pour.data.samples import Batches
 
 __all__ = ["loader_notes", "sample_digests"]
-
-_COMPARED = 64
 
 
 def sample_digests(inputs: Tensor, labels: Tensor) -> list[bytes]:
@@ -33,14 +29,17 @@ def sample_digests(inputs: Tensor, labels: Tensor) -> list[bytes]:
     return [hashlib.blake2b(row.numpy().tobytes()).digest() for row in torch.cat(columns, dim=1)]
 
 
-def loader_notes(name: str, loader: Batches, digests: Iterable[bytes], count: int) -> list[str]:
+def loader_notes(
+    name: str, loader: Batches, digests: Iterable[bytes], count: int, first: tuple[Tensor, Tensor]
+) -> list[str]:
     """Return sentences on samples that a loader left out, or that change from one reading to the next.
 
     Args:
         name: Name of the split.
-        loader: Loader that was read once.
-        digests: Digests of the samples of that reading.
+        loader: Loader of the split.
+        digests: Digests of the samples of a complete reading.
         count: Number of these samples.
+        first: The first samples of another reading.
     """
     notes = []
     dataset = getattr(loader, "dataset", ())
@@ -50,8 +49,7 @@ def loader_notes(name: str, loader: Batches, digests: Iterable[bytes], count: in
             f"the {name} loader gave {count:,} of the {len(dataset):,} samples of its dataset, as with drop_last; the "
             "others are not audited"
         )
-    again = sample_digests(*first_batch(loader, _COMPARED))
-    if len(set(again).difference(digests)) > max(0, left_out):
+    if len(set(sample_digests(*first)).difference(digests)) > max(0, left_out):
         notes.append(
             f"the {name} loader gives other inputs at each reading, as random augmentation does; all models saw the "
             "inputs of one reading, and another audit sees others"

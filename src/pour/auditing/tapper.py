@@ -181,7 +181,7 @@ class Tapper:
             # The same order for every reading, so that a loader that shuffles gives the same readings.
             order = torch.tensor(sorted(range(done), key=digests.__getitem__), device=self._device)
             output = {role: seen.in_order(order) for role, seen in output.items()}
-            self.notes += loader_notes(name, samples, digests, done)
+            self.notes += loader_notes(name, samples, digests, done, self.audited.first(name))
         return output
 
     def _run(self, model: _Model, inputs: Tensor, labels: Tensor, row_labels: Tensor, first: int) -> Seen:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pour.data.dataset import LabelArray
 
-__all__ = ["rows_per_class", "stratified_rows"]
+__all__ = ["rows_per_class", "set_apart", "stratified_rows"]
+
+_TEST_SHARE = 5
 
 
 def rows_per_class(labels: LabelArray, counts: Mapping[int, int], generator: np.random.Generator) -> LabelArray:
@@ -46,6 +49,27 @@ def stratified_rows(labels: LabelArray, count: int, seed: int) -> LabelArray:
     if len(missing) and count >= len(present):
         places = _include(places, missing, labels[order])
     return np.sort(order[places])
+
+
+def set_apart(labels: LabelArray, names: Sequence[bytes]) -> tuple[LabelArray, LabelArray]:
+    """Return the rows of training samples and of a fifth of each class for testing, which the names decide.
+
+    So a sample stays on its side when others are added elsewhere.
+
+    Args:
+        labels: Class of each sample.
+        names: Name of each sample, such as that of its file.
+
+    Example:
+        >>> [rows.tolist() for rows in set_apart(np.zeros(5, int), [b"a", b"b", b"c", b"d", b"e"])]
+        [[0, 1, 2, 3], [4]]
+    """
+    digests = [hashlib.sha256(name).digest() for name in names]
+    is_test = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        rows = sorted(np.flatnonzero(labels == label).tolist(), key=digests.__getitem__)
+        is_test[rows[: len(rows) // _TEST_SHARE]] = True
+    return np.flatnonzero(~is_test), np.flatnonzero(is_test)
 
 
 def _include(places: LabelArray, missing: LabelArray, sorted_labels: LabelArray) -> LabelArray:

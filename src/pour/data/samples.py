@@ -2,17 +2,24 @@
 
 A user's ``DataLoader`` can only be read, and each reading may shuffle or augment. Images in memory, scenes and torch
 datasets are *indexed samples*: they have a length, labels and rows.
+
+A batch, and a sample of a dataset, is a pair of images and labels, or has them as fields with the usual names: a
+dictionary, as transformers and datasets of Hugging Face give, a named tuple or a dataclass. The model gets the images
+alone, as its first argument.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 from pour.data.loader import EpochLoader
 from pour.errors import UsageError
@@ -28,6 +35,7 @@ __all__ = [
     "Batches",
     "DatasetSamples",
     "IndexedSamples",
+    "as_batches",
     "as_samples",
     "checked_batch",
     "first_batch",
@@ -38,6 +46,12 @@ Batches: TypeAlias = "Iterable[tuple[Tensor, Tensor]]"
 """Pairs of inputs and labels, such as a DataLoader gives. Each iteration is one reading of the data."""
 
 _SAMPLES_PER_PART = 4096
+_IMAGES = ("pixel_values", "images", "image", "img", "inputs", "input", "x")
+_LABELS = ("labels", "label", "targets", "target", "y")
+# Endings of the names of inputs that change what a model makes of the images.
+_FURTHER_INPUTS = ("mask", "masked_pos", "input_ids")
+# A seed that no caller is likely to have set: images that random augmentation changes differ from a later reading.
+_SEED_OF_FIRST_BATCH = 0x706F7572
 
 
 class IndexedSamples(Protocol):
@@ -103,8 +117,20 @@ def as_samples(data: Any) -> IndexedSamples | Batches:
     """
     if is_indexed(data):
         return data
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list | tuple | dict | str):
-        return DatasetSamples(data)
+    if isinstance(data, Tensor | np.ndarray | str):
+        raise UsageError(
+            f"Data are images with labels, and a {type(data).__name__} alone is neither a dataset nor a loader; give "
+            "torch.utils.data.TensorDataset(images, labels), or another dataset or DataLoader."
+        )
+    if isinstance(data, list | tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        raise UsageError("Data are a pair of tensors; give torch.utils.data.TensorDataset(images, labels).")
+    if isinstance(data, Mapping):
+        raise UsageError("Data are one batch, not a loader of batches; put it into a list.")
+    if not isinstance(data, list | tuple | IterableDataset) and hasattr(data, "__getitem__"):
+        if hasattr(data, "__len__"):
+            return DatasetSamples(data)
+        if not hasattr(data, "__iter__"):
+            raise UsageError(f"The dataset {type(data).__name__} has no length; give it the method __len__.")
     if not hasattr(data, "__iter__"):
         raise UsageError(f"Data must be a dataset or a loader of batches, not a {type(data).__name__}.")
     # Calling iter() would draw the random seed of a DataLoader.
@@ -114,11 +140,33 @@ def as_samples(data: Any) -> IndexedSamples | Batches:
     return batches
 
 
+def as_batches(data: Any, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return the batches of one reading of any data: a dataset, a loader, or an iterator, which is read to its end.
+
+    Args:
+        data: Indexed samples, a dataset, or batches.
+        batch_size: Number of samples per batch, for data that do not come in batches.
+
+    Example:
+        >>> from torch.utils.data import TensorDataset
+        >>> data = TensorDataset(torch.zeros(3, 4), torch.arange(3))
+        >>> [labels.tolist() for images, labels in as_batches(data, 2)]
+        [[0, 1], [2]]
+    """
+    samples = data if hasattr(data, "__next__") else as_samples(data)
+    return iter(samples.batches(batch_size, "cpu")) if is_indexed(samples) else map(checked_batch, samples)
+
+
 class DatasetSamples:
-    """Indexed samples of a torch dataset, or of any object that returns (input, label) by index.
+    """Indexed samples of a torch dataset, or of any object that returns (input, label) or their fields by index.
 
     An input that is a tensor reaches the model unchanged. A PIL image or a uint8 array (height x width x channels)
     becomes a uint8 tensor (channels x height x width). Samples are read when they are needed.
+
+    Args:
+        dataset: Object with a length whose items are samples.
+        rows: Indices of the samples; by default all.
+        labels: Labels of these samples, if they are known.
 
     Example:
         >>> from torch.utils.data import TensorDataset
@@ -130,15 +178,22 @@ class DatasetSamples:
     def __init__(self, dataset: Any, rows: NDArray[np.int64] | None = None, labels: NDArray[Any] | None = None) -> None:
         self.dataset = dataset
         self.rows = np.arange(len(dataset)) if rows is None else rows
-        self._labels = labels
+        self._labels = _listed_labels(dataset) if rows is None and labels is None else labels
+        self._read: dict[int, NDArray[Any]] = {}
 
     @property
     def labels(self) -> NDArray[Any]:
-        """Labels of all samples. The first use reads every sample, because a dataset need not list its labels."""
+        """Labels of all samples. This reads the samples whose labels the dataset does not list and no batch had."""
         if self._labels is None:
-            read = [np.asarray(self[i][1]) for i in range(len(self))]
+            read = [self._read[i] if i in self._read else self[i][1].numpy() for i in range(len(self))]
             self._labels = np.stack(read) if read else np.empty(0, np.int64)
+            self._read = {}
         return self._labels
+
+    @property
+    def knows_labels(self) -> bool:
+        """Whether :attr:`labels` reads no sample."""
+        return self._labels is not None or len(self._read) == len(self)
 
     @property
     def images(self) -> NDArray[np.uint8]:
@@ -153,13 +208,13 @@ class DatasetSamples:
 
     def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
         """Return the input and the label of sample ``i``."""
-        item = self.dataset[int(self.rows[i])]
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            raise UsageError("Each sample of a dataset must be a pair of an input and a label.")
-        label = torch.as_tensor(item[1])
+        image, label = _image_and_label(self.dataset[int(self.rows[i])], "sample of a dataset")
         if label.is_floating_point() or label.is_complex():
             raise UsageError(f"The labels of a dataset must be whole numbers, not {label.dtype}.")
-        return _as_input(item[0]), label.to(torch.int64)
+        label = label.to(torch.int64)
+        if self._labels is None and label.ndim < 2:
+            self._read[int(i)] = label.numpy()
+        return _as_input(image), label
 
     def take(self, rows: NDArray[Any]) -> DatasetSamples:
         """Return the samples with these indices, in this order; nothing is read."""
@@ -196,13 +251,34 @@ class _DatasetLoader(EpochLoader):
         return torch.stack(inputs).to(self.device), torch.stack(labels).to(self.device)
 
 
+def _listed_labels(dataset: Any) -> NDArray[Any] | None:
+    """Return the labels that a dataset of torch or torchvision lists, or None if only its samples contain them."""
+    kind = type(dataset)
+    if kind is Subset:
+        whole = _listed_labels(dataset.dataset)
+        return None if whole is None else whole[np.asarray(dataset.indices, np.int64)]
+    listed: Any = None
+    if kind is TensorDataset and len(dataset.tensors) == 2:
+        listed = dataset.tensors[1].cpu()
+    # Another class, or a transform of the labels, may give other labels than the list.
+    elif getattr(getattr(kind, "__getitem__", None), "__module__", "").startswith("torchvision.datasets."):
+        transforms = getattr(dataset, "transforms", None)
+        if getattr(transforms, "target_transform", transforms) is None:
+            listed = getattr(dataset, "targets", None)
+    if listed is None or len(listed) != len(dataset):
+        return None
+    labels = np.asarray(listed)
+    return labels.astype(np.int64) if labels.ndim == 1 and labels.dtype.kind in "iu" else None
+
+
 def _as_input(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value
     pixels = np.asarray(value)
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
         raise UsageError(
-            f"An input of a dataset must be a tensor, an image or a uint8 array, not a {type(value).__name__}."
+            f"An input of a dataset must be a tensor, an image or a uint8 array, not a {type(value).__name__}; convert "
+            "it in the dataset's transform."
         )
     return torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1).copy()).permute(2, 0, 1)
 
@@ -235,20 +311,83 @@ def first_batch(
 
 
 def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
-    """Return the images and labels of a batch. Raise UsageError if the batch is something else."""
-    if not isinstance(batch, list | tuple) or len(batch) != 2:
-        raise UsageError("Each batch must be a pair of images and labels, as a DataLoader gives.")
-    images, labels = batch[0], torch.as_tensor(batch[1])
+    """Return the images and labels of a batch. Raise UsageError if the batch is something else.
+
+    Example:
+        >>> images, labels = checked_batch({"pixel_values": torch.zeros(2, 3, 8, 8), "labels": [0, 1]})
+        >>> tuple(images.shape), labels
+        ((2, 3, 8, 8), tensor([0, 1]))
+    """
+    images, labels = _image_and_label(batch, "batch")
     if not isinstance(images, Tensor):
-        raise UsageError(f"The images of a batch must be a tensor, not a {type(images).__name__}.")
-    if labels.ndim == 0 or len(images) != len(labels):
-        raise UsageError(f"A batch has {len(images)} images and labels of shape {tuple(labels.shape)}.")
+        raise UsageError(
+            f"The images of a batch must be a tensor, not a {type(images).__name__}; stack them in the loader's "
+            "collate function."
+        )
+    if labels.ndim == 0:
+        raise UsageError(
+            "The data give single samples, not batches; wrap them in torch.utils.data.DataLoader(data, batch_size=64)."
+        )
+    if images.ndim == 0 or len(images) != len(labels):
+        raise UsageError(
+            f"A batch has images of shape {tuple(images.shape)} and labels of shape {tuple(labels.shape)}; give one "
+            "label for each image."
+        )
     return images, labels
+
+
+def _image_and_label(item: Any, what: str) -> tuple[Any, Tensor]:
+    """Return the input and the label of a batch or sample. Raise UsageError that calls it ``what`` if it has none."""
+    fields = _fields(item)
+    if fields is not None:
+        image, label = (next((fields[name] for name in names if name in fields), None) for names in (_IMAGES, _LABELS))
+        if (image is None or label is None) and len(fields) == 2 and isinstance(item, tuple):
+            image, label = item
+        if image is None or label is None:
+            missing = f"images ({', '.join(_IMAGES)})" if image is None else f"labels ({', '.join(_LABELS)})"
+            raise UsageError(
+                f"A {what} has the fields {', '.join(map(str, fields)) or 'of no name'}, none of which is known for "
+                f"{missing}; rename one, or give pairs of images and labels."
+            )
+    elif isinstance(item, list | tuple) and len(item) == 2:
+        image, label = item
+        fields = _fields(image) or {}
+        image = next((fields[name] for name in _IMAGES if name in fields), image)
+    else:
+        found = f"{len(item)} parts" if isinstance(item, list | tuple) else f"the type {type(item).__name__}"
+        raise UsageError(
+            f"A {what} has {found}; give pairs of images and labels, or dictionaries with pixel_values and labels."
+        )
+    further = [name for name in fields or () if str(name).endswith(_FURTHER_INPUTS)]
+    if further:
+        raise UsageError(
+            f"A {what} has {further[0]}, and the model gets the images alone; leave it out of the data, or wrap the "
+            "model in a module that makes it."
+        )
+    try:
+        return image, torch.as_tensor(label)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"The labels of a {what} are no numbers ({type(label).__name__}); give the index of each class."
+        ) from error
+
+
+def _fields(item: Any) -> dict[Any, Any] | None:
+    """Return the named parts of a batch or sample, or None if its parts have no names."""
+    if callable(getattr(item, "keys", None)) and hasattr(item, "__getitem__"):
+        return {name: item[name] for name in item.keys()}  # noqa: SIM118
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        return {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
+    names = getattr(item, "_fields", None) if isinstance(item, tuple) else None
+    return None if names is None else dict(zip(names, item, strict=True))
 
 
 @contextlib.contextmanager
 def _undisturbed(loader: object) -> Iterator[None]:
-    """Restore the global random generators, and those of a DataLoader and its samplers, after the block."""
+    """Read a loader with random numbers of its own.
+
+    Afterwards the global random generators, and those of a DataLoader and its samplers, have their states again.
+    """
     batch_sampler = getattr(loader, "batch_sampler", None)
     owners = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     generators = [getattr(owner, "generator", None) for owner in owners]
@@ -256,6 +395,11 @@ def _undisturbed(loader: object) -> Iterator[None]:
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         with torch.random.fork_rng(devices=()):
+            torch.manual_seed(_SEED_OF_FIRST_BATCH)
+            random.seed(_SEED_OF_FIRST_BATCH)
+            np.random.seed(_SEED_OF_FIRST_BATCH)  # noqa: NPY002
+            for generator, _ in states:
+                generator.manual_seed(_SEED_OF_FIRST_BATCH)
             yield
     finally:
         random.setstate(python)

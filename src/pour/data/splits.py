@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,13 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from pour.data.classes import ClassRequest, resolve_classes
-from pour.data.draws import rows_per_class
+from pour.data.draws import rows_per_class, set_apart
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pour.data.dataset import ImageDataset, LabelArray
+    from pour.data.dataset import LabelArray
     from pour.data.samples import IndexedSamples
 
 __all__ = ["Part", "Splits", "class_names", "hold_out", "numbered_names"]
@@ -69,7 +70,7 @@ class Splits:
     @classmethod
     def of(
         cls,
-        dataset: ImageDataset | Mapping[str, Any],
+        dataset: Any,
         forget: ClassRequest,
         *,
         classes: Sequence[str] | None = None,
@@ -77,7 +78,9 @@ class Splits:
         """Divide a dataset by the classes to forget.
 
         Args:
-            dataset: A dataset of pour, or torch datasets by split: ``{"train": ..., "test": ...}``.
+            dataset: A dataset of pour, or torch datasets by split: ``{"train": ..., "test": ...}``. Of a single torch
+                dataset, a fifth of each class is the test split. The files' names decide which fifth, as they do for
+                ``--data FOLDER``; without files the positions decide. Train only on the rest.
             forget: Classes by name or index.
             classes: Names of all classes; by default the names in the dataset, or else the numbers from 0.
 
@@ -92,9 +95,9 @@ class Splits:
             ('2',)
         """
         mirrors, name = True, "own data"
-        if isinstance(dataset, Mapping):
-            splits = _indexed(dataset)
-            names = tuple(classes or class_names(dataset) or numbered_names(splits))
+        if not hasattr(dataset, "splits"):
+            splits = _indexed(dataset if isinstance(dataset, Mapping) else _divided(dataset))
+            names = tuple(classes or class_names(splits) or numbered_names(splits))
         else:
             if classes is not None:
                 raise UsageError(f"{dataset.name} has class names of its own; leave classes out.")
@@ -188,11 +191,39 @@ def _indexed(parts: Mapping[str, Any]) -> dict[str, IndexedSamples]:
     return indexed
 
 
+def _divided(dataset: Any) -> dict[str, IndexedSamples]:
+    """Return a dataset without splits as training samples and a fifth of each class for testing."""
+    from pour.data.samples import as_samples, is_indexed
+
+    samples = as_samples(dataset)
+    if not is_indexed(samples) or samples.labels.ndim != 1:
+        raise UsageError(
+            f"A {type(dataset).__name__} cannot be divided into training and test samples; give datasets by split, "
+            '{"train": ..., "test": ...}.'
+        )
+    files = getattr(dataset, "samples", None)
+    if isinstance(files, list) and len(files) == len(samples):
+        names = [os.fsencode(os.path.basename(file)) for file, _ in files]  # noqa: PTH119
+    else:
+        names = [str(row).encode() for row in range(len(samples))]
+    train, test = set_apart(samples.labels, names)
+    if not len(test):
+        raise UsageError("Every class has fewer than 5 samples, too few to set some apart for testing; add some.")
+    return {"train": samples.take(train), "test": samples.take(test)}
+
+
 def class_names(parts: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the class names that a dataset lists, or the dataset of a loader. None without names."""
+    """Return the class names that a dataset lists, or the dataset of a loader or subset. None without names."""
     for part in parts.values():
-        for source in (part, getattr(part, "dataset", None)):
+        source = part
+        while source is not None:
             listed = getattr(source, "classes", None)
+            if listed is None:
+                # A dataset of Hugging Face describes its columns.
+                columns = getattr(source, "features", None)
+                named = columns.values() if isinstance(columns, Mapping) else ()
+                listed = next((column.names for column in named if hasattr(column, "names")), None)
+            source = getattr(source, "dataset", None)
             if isinstance(listed, list | tuple) and all(isinstance(name, str) for name in listed):
                 return tuple(listed)
     return None

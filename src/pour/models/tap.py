@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from pour.data.samples import checked_batch
+from pour.data.samples import as_batches
 from pour.errors import PourError, UsageError
 from pour.models.head import Head, find_head
 from pour.models.modes import evaluating
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 __all__ = ["Features", "Tap", "extract_features", "fast_encoder", "on_device", "tap_features", "to_unit"]
+
+# Number of images per batch of a dataset.
+_BATCH = 64
 
 
 def to_unit(images: Tensor) -> Tensor:
@@ -122,7 +125,7 @@ def extract_features(
 
     Args:
         model: Any classifier.
-        batches: Pairs of images (uint8, or floats in [0, 1]) and labels, for example a ``DataLoader``.
+        batches: A dataset, or batches of images (uint8, or floats in [0, 1]) and labels, such as a ``DataLoader``.
         head: Head, or its dotted name. By default :func:`find_head` finds it.
         device: Device of the run, to which the model moves and from which it returns. By default its own device.
 
@@ -135,7 +138,7 @@ def extract_features(
     parts = defaultdict[str, list[Tensor]](list)
     network = unwrap(model)
     with on_device(network, device) as place, tap_features(network, head) as tap, evaluating(network):
-        for images, labels in map(checked_batch, batches):
+        for images, labels in as_batches(batches, _BATCH):
             with torch.inference_mode():
                 output = network(to_unit(images.to(place, non_blocking=True)))
             parts["features"].append(tap.features)

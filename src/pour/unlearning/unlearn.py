@@ -131,8 +131,8 @@ def unlearn(
         model: Any classifier.
         request: Classes to forget, and the data that may be used.
         classes: Indices or names of the classes to forget.
-        forget: Training images of these classes: a DataLoader or another iterable of (images, labels), a torch
-            dataset, a split or scenes.
+        forget: Training images of these classes: a DataLoader or another iterable of batches, a torch dataset, a split
+            or scenes. A batch is a pair of images and labels or has both by name, such as ``pixel_values``, ``labels``.
         retain: Training images of the other classes.
         validation: Images that were not trained on.
         build: Function that returns a freshly initialised model of the same architecture.

@@ -289,7 +289,7 @@ def test_old_weight_norm_is_explained() -> None:
         ({"classes": [0], "data": []}, 'add direction="means"'),
         ({"classes": [0], "direction": "means", "data": []}, "no image of class 0"),
         ({"classes": [6], "direction": "means", "data": labelled(6)}, "no image of class 6"),
-        ({"classes": [0], "direction": "means", "data": [torch.zeros(2, 3, 32, 32)]}, "pair of images and labels"),
+        ({"classes": [0], "direction": "means", "data": [torch.zeros(2, 3, 32, 32)]}, "pairs of images and labels"),
         ({"directions": torch.ones(2, 5)}, "width 5, but the head 'head' takes 8 features"),
         ({"directions": torch.ones(1, 2, 8)}, r"shape \(k, d\)"),
         ({"directions": torch.zeros(8)}, "zero"),

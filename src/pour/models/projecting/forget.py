@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pour.data.classes import ClassRequest, resolve_classes
-from pour.data.samples import checked_batch
+from pour.data.samples import as_batches
 from pour.errors import UsageError, check_choice
 from pour.geometry.fitter import ProjectorFitter
 from pour.models.card import names_of_scores
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from pour.geometry.projector import Projector
 
 __all__ = ["Direction", "find_place", "forget"]
+
+# Number of images per batch of a dataset.
+_BATCH = 64
 
 Direction = Literal["auto", "weights", "centered-weights", "scores", "decisions", "means", "centered-means"]
 """Direction to remove: the class's row of the head, its mean feature, or either minus the mean over classes.
@@ -78,7 +81,8 @@ def forget(
         directions: Directions to remove instead, (k, d) or (d,), such as text embeddings. ``classes`` then only selects
             the scores for ``forgotten_logit``.
         direction: Direction of ``classes``, see :data:`Direction`. Means need ``data``.
-        data: Batches of (images, labels), for means: of the forgotten classes, and for centred means of all classes.
+        data: A dataset or batches of images and labels, for means: of the forgotten classes, and for centred means of
+            all classes.
         head: Dotted name of the head, if it cannot be found.
         example: A small batch of inputs that finds and verifies the head; by default the first batch of ``data``.
         forgotten_logit: Scores of the forgotten classes: "mask" (a large finite negative number, never predicted),
@@ -129,11 +133,11 @@ def find_place(
         return embedding, data
     if example is not None or data is None:
         return find_head(model, head=head, example=example), data
-    batches = iter(data)
+    batches = as_batches(data, _BATCH)
     first = next(batches, None)
     if first is None:
         return find_head(model, head=head), ()
-    return head_on_images(model, checked_batch(first)[0], head=head), itertools.chain([first], batches)
+    return head_on_images(model, first[0], head=head), itertools.chain([first], batches)
 
 
 def _indices(model: nn.Module, head: Head, classes: ClassRequest) -> tuple[int, ...]:
@@ -165,7 +169,7 @@ def _means(model: nn.Module, head: Head, indices: tuple[int, ...], data: Iterabl
     fitter = ProjectorFitter(classes=list(indices), centered=centered)
     device = device_of(model)
     with evaluating(model), torch.inference_mode(), tap_features(model, head) as tap:
-        for images, labels in map(checked_batch, data):
+        for images, labels in as_batches(data, _BATCH):
             model(to_unit(images.to(device)).to(head.weight.dtype))
             # The encoder's own features: an earlier projector must not bend the direction of a later request.
             features = tap.raw.movedim(head.dim, -1)
