@@ -6,7 +6,7 @@ import copy
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pour.errors import UsageError
 from pour.models.card import copy_card
@@ -19,10 +19,21 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def copy_model(model: ModuleT, memo: dict[int, Any] | None = None) -> ModuleT:
     """Return a deep copy. Raise UsageError if a part of the model cannot be copied.
 
+    A tensor that a module computed and keeps, such as the weight of ``torch.nn.utils.weight_norm``, is copied without
+    its gradient history.
+
     Args:
         model: Model to copy.
         memo: Gets the copy of each part, for ``copy.deepcopy`` of an object that refers to parts of the model.
     """
+    memo = {} if memo is None else memo
+    computed = [
+        value
+        for module in model.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and value.grad_fn is not None
+    ]
+    memo.update({id(value): value.detach().clone() for value in computed})
     try:
         return copy.deepcopy(model, memo)
     except (RuntimeError, TypeError) as error:
@@ -34,20 +45,14 @@ def copy_model(model: ModuleT, memo: dict[int, Any] | None = None) -> ModuleT:
 def _reason_not_copied(model: nn.Module) -> str:
     """Return the part of the model that Python cannot copy, and the remedy."""
     for name, module in model.named_modules():
-        place = f"{name}." if name else ""
-        normed = [attribute[:-2] for attribute in module._parameters if attribute.endswith("_g")]
         for attribute, value in vars(module).items():
-            if attribute in normed:
-                return (
-                    f"{place}{attribute} is computed by the old torch.nn.utils.weight_norm; remove it, or use "
-                    "torch.nn.utils.parametrizations.weight_norm."
-                )
             if attribute.startswith("_"):
                 continue
             try:
                 copy.deepcopy(value)
             except (RuntimeError, TypeError):
-                return f"its attribute {place}{attribute} cannot; set it to None or detach it first."
+                place = f"{name}.{attribute}" if name else attribute
+                return f"its attribute {place} cannot; set it to None or detach it first."
     return "one of its private attributes cannot; remove attributes other than parameters, buffers and plain values."
 
 

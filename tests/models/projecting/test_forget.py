@@ -267,13 +267,18 @@ def test_names_of_another_head_are_ignored(small: nn.Module) -> None:
     assert find_head(forget(small, [5])).module.forgotten == (5,)
 
 
-def test_old_weight_norm_is_explained() -> None:
+def test_old_weight_norm_is_copied_but_not_folded() -> None:
     with pytest.warns(FutureWarning):
         layer = nn.utils.weight_norm(nn.Linear(5, 4))
     model = nn.Sequential(nn.Tanh(), layer)
-    model(torch.randn(2, 5))
-    with pytest.raises(UsageError, match=r"parametrizations.weight_norm"):
-        forget(model, [0])
+    z = torch.randn(2, 5)
+    before = model(z)
+    forgotten = forget(model, [0])
+    assert forgotten(z)[:, 0].max() < -1e14
+    assert torch.equal(model(z), before)
+    # The weight that it would change is computed again in each call.
+    with pytest.raises(UsageError, match=r"computes its weight.*remove_weight_norm"):
+        fold(forgotten)
 
 
 @pytest.mark.parametrize(
@@ -440,6 +445,6 @@ def test_what_cannot_be_forgotten_is_told() -> None:
     with pytest.raises(UsageError, match="its attribute lock cannot; set it to None"):
         forget(model, [0])
     del model.lock
-    model[1].kept = model[1].weight * 2
+    model[1].kept = [model[1].weight * 2]
     with pytest.raises(UsageError, match=r"its attribute 1\.kept cannot; set it to None or detach it"):
         forget(model, [0])

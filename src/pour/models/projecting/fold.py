@@ -85,10 +85,11 @@ def _check(model: nn.Module, name: str, projected: Projected) -> None:
     """Raise UsageError if the projector cannot be merged."""
     place, tensors = _target(model, name, projected)
     owners = [owner for owner, _, _ in tensors]
-    if any(parametrize.is_parametrized(owner) for owner in owners):
+    if any(parametrize.is_parametrized(owner) or tensor not in owner._parameters for owner, tensor, _ in tensors):
         raise UsageError(
             f"The {place} computes its weight (a parametrization such as weight norm), so nothing can be folded into "
-            "it; make it plain with torch.nn.utils.parametrize.remove_parametrizations before forgetting."
+            "it; make it plain with torch.nn.utils.parametrize.remove_parametrizations, or with "
+            "torch.nn.utils.remove_weight_norm, before forgetting."
         )
     parameters = {id(parameter) for owner in owners for parameter in owner.parameters(recurse=False)}
     others = [module for module in model.modules() if module not in owners]
