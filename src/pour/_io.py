@@ -36,7 +36,7 @@ def refuse_to_overwrite(path: Path, *, overwrite: bool) -> None:
     if path.exists() and not path.is_file():
         raise UsageError(f"{path} is no regular file and cannot be replaced; give the name of one.")
     if path.exists() and not overwrite:
-        raise UsageError(f"{path} already exists; pass overwrite=True, or --overwrite in a command, to replace it.")
+        raise UsageError(f"{path} already exists; pass overwrite=True to replace it.")
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ def test_an_audit_replaces_files_only_when_told(files, tmp_path, options, there,
     before = sorted(tmp_path.iterdir())
     command = ["audit", *files, "--forget", 3, *options]
     assert words in refusal(*command)
-    assert "--overwrite in a command" in refusal(*command)
+    assert "pass --overwrite to replace it" in refusal(*command)
     assert isinstance(call(*command, "--overwrite").exception, ReachedError)
     assert (tmp_path / there).read_text() == "mine"
     assert sorted(tmp_path.iterdir()) == before
@@ -116,7 +116,7 @@ def test_an_audit_is_written_and_replaced(files, tmp_path, monkeypatch):
 def test_missing_data_is_told_in_words_that_every_command_knows(monkeypatch, installed):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: installed or None)
     sentence = refusal("audit", "a", "b", "--forget", 3, "--data", "cifar10")
-    assert "(pour train --download)" in sentence
+    assert "download it with --download to pour train" in sentence
     assert ('pip install "pour-unlearning[download]"' in sentence) is not installed
 
 

@@ -228,7 +228,7 @@ def get_experiment(experiment: str | Path, changes: Mapping[str, Any] | None = N
         content = _merged(content, value)
     is_built_in = path.parent == _FOLDER
     source = f"The experiment {path.stem}" if is_built_in else str(path)
-    file = convert(ExperimentFile, content, f"{source} with --set" if changes else source)
+    file = convert(ExperimentFile, content, f"{source} with the changed settings" if changes else source)
     try:
         return file.experiment(path.stem, None if is_built_in else path.resolve().parent)
     except UsageError as error:

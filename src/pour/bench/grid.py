@@ -188,7 +188,7 @@ def _refuse_to_untune(selected: Experiment, out: Path) -> None:
         if cell.setup["options"] != cell_setup(selected, untuned[cell.key.row], cell.key)["options"]:
             raise UsageError(
                 f"{cell.key.row} of seed {cell.key.seed} under {out} has tuned options, and this run would replace it "
-                "by an untuned result; give the folder of its tuning (--tuning), or another folder (--out)."
+                "by an untuned result; give the folder of its tuning with tuning=, or another folder with out=."
             )
 
 

@@ -136,7 +136,7 @@ def published_examples(task: str) -> Examples:
     """
     examples = _paper().examples.get(task)
     if examples is None:
-        raise UsageError(f"The paper prints no results of the task {task}; leave --against paper out.")
+        raise UsageError(f'The paper prints no results of the task {task}; leave against="paper" out.')
     return examples
 
 
@@ -168,7 +168,7 @@ def unlike_published(dataset: str, forget: tuple[int, ...], architecture: str) -
     """
     tables = _tables(dataset)
     if not tables:
-        raise UsageError(f"The paper prints no results on {dataset}; leave --against paper out.")
+        raise UsageError(f'The paper prints no results on {dataset}; leave against="paper" out.')
     for table in tables:
         if table.forget != forget:
             named = ", ".join(map(str, table.forget))

@@ -160,8 +160,8 @@ class SharedModels:
         stored_model = self._stored(key)
         if stored_model is None:
             raise UsageError(
-                f"{self.out / key.path} is missing or damaged; every machine that works on the grid must see the same "
-                "folder --out. Start the same command again to train what is missing."
+                f"{self.out / key.path} is missing or damaged; every machine that works on the grid must see this "
+                "folder. Start the same command again to train what is missing."
             )
         return stored_model
 
@@ -220,6 +220,6 @@ class SharedModels:
         if self.present_digest not in (None, stored.get("data")):
             raise UsageError(
                 f"{path} was trained on other images than {self.experiment.dataset} has now; give another folder "
-                "--out, or remove its models."
+                "with out=, or remove its models."
             )
         return SharedModel(model, found)

@@ -375,7 +375,7 @@ def settled_precision(out: Path, asked: Precision | None) -> Precision | None:
     used = {cell.precision for cell in cells} | {str(facts.get("precision")) for facts in model_facts(out)}
     stored: list[Precision] = [precision for precision in get_args(Precision) if precision in used]
     if asked is None and len(stored) > 1:
-        raise UsageError(f"{out} holds results in {' and '.join(stored)}; say with --precision which of them to keep.")
+        raise UsageError(f"{out} holds results in {' and '.join(stored)}; choose one with precision=.")
     if asked is not None and stored and asked not in stored:
         raise UsageError(f"{out} holds results in another precision ({stored[0]}, not {asked}); give another folder.")
     return stored[0] if asked is None and stored else asked
@@ -517,7 +517,7 @@ def import_store(file: str | Path, out: str | Path, *, overwrite: bool = False, 
     if clashes and not overwrite:
         raise UsageError(
             f"{len(clashes)} cells of {source} differ from those in {folder}, {clashes[0]} among them; pass "
-            "overwrite=True (--overwrite) to replace them, or give another folder."
+            "overwrite=True to replace them, or give another folder."
         )
     remedy = "give another folder for them" if cells else None
     check_unmixed((cells | {entry.cell.key: entry.cell for entry in fresh}).values(), remedy=remedy)

@@ -285,7 +285,10 @@ def starting_rates(method: IterativeMethod, model: nn.Module, request: ForgetReq
             single_step(copy_model(model), request.grant(method.needs, name=method.name), probe)
         derived = next((entry["lr"] for entry in probe.history if "lr" in entry), probe.choices.get("lr"))
         if derived is None:
-            raise UsageError(f"{method.name} has no learning rate to tune around; give one with lr=.")
+            raise UsageError(
+                f"{method.name} has no learning rate to tune around; set one in its row of the experiment's file, "
+                "such as lr = 0.001."
+            )
         rates = {option: derived if rate is None else rate for option, rate in rates.items()}
     return rates
 

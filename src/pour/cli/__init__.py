@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import time
 import warnings
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
+from typer.core import TyperCommand
 
 import pour
 from pour._memory import keep_freed_memory
+from pour.cli.in_flags import flags_of, in_flags
+from pour.cli.interruption import after_interruption
 from pour.cli.method_flags import chosen_method, with_method_options
 from pour.errors import PourError, UsageError
 
@@ -55,15 +60,18 @@ def main() -> None:
         # An error of the user's folder or disk is not an error of the program.
         _complain(f"{error.filename or 'The work'} failed: {error.strerror or error}.")
         sys.exit(1)
-    except SystemExit as ended:
-        # Typer ends an interrupted command without a message.
-        if ended.code == _INTERRUPTED:
-            _complain("Interrupted.")
-        raise
+    except KeyboardInterrupt:
+        _complain("Interrupted before the work began; start the same command again.")
+        sys.exit(_INTERRUPTED)
 
 
 def make_app(arguments: list[str]) -> typer.Typer:
     """Return the application, with the flags of the method that ``arguments`` name."""
+    if os.environ.get("NO_COLOR"):
+        # Typer makes its own consoles for help and errors.
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None
     app = typer.Typer(
         name="pour",
         help="Make a trained vision model forget classes, and prove how well it did. In five minutes: pour demo, "
@@ -79,8 +87,29 @@ def make_app(arguments: list[str]) -> typer.Typer:
         method = get_method(chosen_method(arguments))
     for name in COMMANDS:
         command = getattr(importlib.import_module(f"pour.cli.{name}"), name)
-        app.command()(with_method_options(command, method) if name == "unlearn" else command)
+        app.command(cls=_Command)(with_method_options(command, method) if name == "unlearn" else command)
     return app
+
+
+class _Command(TyperCommand):
+    """Command whose errors and warnings name its flags, where the library names arguments."""
+
+    running: ClassVar[_Command | None] = None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Print what it leaves if it is interrupted."""
+        started = time.time()
+        _Command.running = self
+        try:
+            return super().invoke(ctx)
+        except PourError as error:
+            error.args = (in_flags(str(error), flags_of(self)),)
+            raise
+        except KeyboardInterrupt as error:
+            _complain(after_interruption(str(self.name), ctx.params, started))
+            raise typer.Exit(_INTERRUPTED) from error
+        finally:
+            _Command.running = None
 
 
 def _complain(sentence: str) -> None:
@@ -88,7 +117,9 @@ def _complain(sentence: str) -> None:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"pour: warning: {message}", file=sys.stderr)
+    command = _Command.running
+    text = str(message) if command is None else in_flags(str(message), flags_of(command))
+    print(f"pour: warning: {text}", file=sys.stderr)
 
 
 def _version(value: bool) -> None:

@@ -73,7 +73,7 @@ def demo(
     console.print(f"The audit of {_LEADING}:")
     console.print(summary_text(reports[_LEADING]), highlight=False)
     console.print(f"Finished in {time.perf_counter() - started:.0f} s.")
-    console.print(str(page), soft_wrap=True, highlight=False)
+    console.print(str(page), soft_wrap=True, highlight=False, markup=False)
     if show:
         typer.launch(page.resolve().as_uri())
 

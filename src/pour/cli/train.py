@@ -28,6 +28,7 @@ from pour.cli.flags import (
     parse_settings,
     refuse_unread,
 )
+from pour.cli.interruption import resume_file
 from pour.cli.terminal import show
 from pour.errors import UsageError
 
@@ -119,7 +120,7 @@ def train(
         run,
         arch=network,
         without=without or (),
-        resume=out.with_name(f"{out.name}.resume"),
+        resume=resume_file(out),
         resume_seconds=save_every,
     )
     seconds = time.perf_counter() - started

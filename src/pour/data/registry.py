@@ -220,8 +220,8 @@ def _missing(info: DatasetInfo, root: Path) -> str:
     addresses = ", ".join(file.url for file in info.files)
     extra = "" if importlib.util.find_spec("pooch") else ', which needs pip install "pour-unlearning[download]"'
     return (
-        f"{info.name} is not under {root}; set POUR_DATA or root (--root) to the folder that has it, pass "
-        f"download=True (pour train --download){extra}, or fetch {addresses} and put it there."
+        f"{info.name} is not under {root}; set POUR_DATA, or pass the folder that has it with root=, "
+        f"or download it with download=True{extra}, or fetch {addresses} and put it there."
     )
 
 

@@ -161,7 +161,7 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], *, source: str, opt
     ]
     if problems:
         problem = f"{source} is for another architecture than this {type(model).__name__}: {'; '.join(problems)}"
-        raise UsageError(f"{problem}; give the model (or --arch and number of classes) that it was saved from.")
+        raise UsageError(f"{problem}; give the network that it was saved from with model=.")
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if name in state:
             # A change of dtype in place keeps tied weights tied.

@@ -63,7 +63,7 @@ class ReportServer(ThreadingHTTPServer):
         if not self.loopback and not allow_remote:
             raise UsageError(
                 f"{host} is not this machine alone, and others could read the reports; use 127.0.0.1, or let them with "
-                "allow_remote=True (--remote in a command)."
+                "allow_remote=True."
             )
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:

@@ -35,7 +35,7 @@ def resolve_device(device: str | torch.device | None = None) -> torch.device:
     except RuntimeError as error:
         raise UsageError(f"{device!r} is not a device; use cpu, cuda or cuda:0.") from error
     if resolved.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"{device} was asked for, but torch sees no GPU here; use --device cpu.")
+        raise UsageError(f'{device} was asked for, but torch sees no GPU here; use device="cpu".')
     if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"{device} was asked for, but there are only {torch.cuda.device_count()} GPUs here.")
     if resolved.type not in ("cpu", "cuda"):

@@ -125,7 +125,7 @@ def _common_shape(files: list[Path], size: int | None) -> tuple[bool, tuple[int,
         elif size is None and shape != first[1]:
             raise UsageError(
                 f"{first[0]} is {first[1][1]} x {first[1][0]} pixels but {file} is {shape[1]} x {shape[0]}; all images "
-                "need one size: name the dataset folder:PATH@SIZE (size=SIZE) to scale them."
+                "need one size: name the dataset folder:PATH@SIZE to scale them."
             )
     if first is None:
         raise UsageError("There are no images to read.")

@@ -113,7 +113,7 @@ def build_model(
     if num_classes < 2 or in_channels < 1 or image_size < 1:
         raise UsageError(
             "A model needs at least 2 classes, 1 channel and images of 1 pixel, but got "
-            f"num_classes={num_classes}, in_channels={in_channels}, image_size={image_size}."
+            f"{num_classes} classes, {in_channels} channels and images of {image_size} pixels."
         )
     options: dict[str, Any] = {
         "num_classes": num_classes,

@@ -81,7 +81,7 @@ class ResNet(nn.Module):
         if num_classes < 2 or in_channels < 1 or width < 1 or not blocks or min(blocks) < 1:
             raise UsageError(
                 "A ResNet needs at least 2 classes, 1 channel, width 1 and one block per stage, but got "
-                f"num_classes={num_classes}, in_channels={in_channels}, width={width}, blocks={tuple(blocks)}."
+                f"{num_classes} classes, {in_channels} channels, width {width} and blocks {tuple(blocks)}."
             )
         cifar = (CIFAR_MEAN, CIFAR_STD)
         default_mean, default_std = cifar if in_channels == 3 else ((0.5,) * in_channels, (0.25,) * in_channels)

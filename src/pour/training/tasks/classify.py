@@ -133,11 +133,9 @@ class Classify(Images):
 
     def __post_init__(self) -> None:
         if self.freeze_backbone and self.weights is None:
-            raise UsageError(
-                "freeze_backbone trains only the head; pass the backbone's weights (weights=, or the flag --weights)."
-            )
+            raise UsageError("freeze_backbone=True trains only the head; pass the backbone's weights with weights=.")
         if self.head != "free" and not self.freeze_backbone:
-            raise UsageError(f"head={self.head!r} has no use without freeze_backbone; set both or leave it out.")
+            raise UsageError(f"The head {self.head!r} needs freeze_backbone=True; pass both or leave the head out.")
 
     @classmethod
     def accepts(cls, data: str, arch: str | None) -> bool:
