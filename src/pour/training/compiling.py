@@ -48,7 +48,7 @@ def compiled_encoder(model: nn.Module) -> Iterator[bool]:
         yield False
         return
     if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX") or "c++", "g++", "clang++")):
-        raise UsageError("Compiling needs a C++ compiler, and there is none; install g++ or leave compile=True out.")
+        raise UsageError("Compiling needs a C++ compiler, which is missing; install g++ or leave compile=True out.")
     plain = getattr(module, name)
     # Batches of one size are many, so that code for that very size pays; not so the last batch of an epoch.
     compiled = torch.compile(plain, dynamic=False)
