@@ -176,7 +176,7 @@ def test_a_store_keeps_its_precision(tmp_path: Path) -> None:
     beside.parent.mkdir(parents=True)
     beside.write_text('{"precision": "fp32"}')
     beside.with_name("damaged.json").write_text("[")
-    with pytest.raises(UsageError, match="holds results in fp32 and bf16; say with --precision"):
+    with pytest.raises(UsageError, match="holds results in fp32 and bf16; choose one with precision="):
         settled_precision(tmp_path, None)
     assert settled_precision(tmp_path, "fp32") == "fp32", "which of them is to be kept"
 
