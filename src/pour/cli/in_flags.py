@@ -27,6 +27,7 @@ WITHOUT_FLAG = {
     "example": "example= in Python",
     "head": "head= in Python",
     "model": "--arch",
+    "num_classes": "--data",
     "request": "request= in Python",
     "retain": "retain= in Python",
 }

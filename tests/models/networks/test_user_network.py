@@ -96,7 +96,7 @@ BROKEN = {
     "other name": ("def Nett(): pass\n", "has no 'Net'; did you mean 'Nett'"),
     "nothing": ("x = 3\n", "has no 'Net'; it defines no class and no function"),
     "instance": (f"{HEAD}Net = nn.Linear(2, 2)\n", "is a Linear; name a class or a function"),
-    "needs a number": ("def Net(num_classes): pass\n", "needs the number of classes; pass --data or --num-classes"),
+    "needs a number": ("def Net(num_classes): pass\n", "needs the number of classes; pass num_classes="),
 }
 
 

@@ -178,7 +178,7 @@ def _arguments(arch: str, factory: Callable[..., object], num_classes: int | Non
             f"{', '.join(_CLASS_NUMBERS)}; write a function that fills in the rest, and name it ({USER_NETWORKS_PAGE})."
         )
     if num_classes is None and number in required:
-        raise UsageError(f"{arch} needs the number of classes; pass --data or --num-classes.")
+        raise UsageError(f"{arch} needs the number of classes; pass num_classes=.")
     return {} if number is None or num_classes is None else {number: num_classes}
 
 
