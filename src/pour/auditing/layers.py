@@ -13,7 +13,7 @@ from pour.auditing.features import Role, Side
 from pour.data.draws import stratified_rows
 from pour.errors import UsageError
 from pour.models.copy_and_swap import copy_model
-from pour.models.head import find_head
+from pour.models.head import named_head
 from pour.models.modes import evaluating
 from pour.models.tap import to_unit
 from pour.models.unwrap import unwrap
@@ -92,7 +92,7 @@ def _layers(model: nn.Module, images: Tensor, head: str | None) -> dict[str, Ten
         if isinstance(output, Tensor) and len(output) == len(images):
             outputs[name] = output.float().flatten(1)
 
-    last = find_head(network, head=head).name
+    last = named_head(network, head).name
     # A network without parts has one layer, itself.
     blocks = _blocks(network) or {"model": network}
     for name, block in blocks.items():

@@ -17,7 +17,7 @@ from pour.data.draws import rows_per_class, stratified_rows
 from pour.errors import UsageError
 from pour.metrics.intervals import wilson
 from pour.models.copy_and_swap import copy_model, swap_module
-from pour.models.head import find_head
+from pour.models.head import named_head
 from pour.models.projecting.projected_head import ProjectedHead, is_masked
 from pour.models.tap import extract_features
 from pour.models.unwrap import unwrap
@@ -151,7 +151,7 @@ def _without_protection(model: nn.Module, forgotten: tuple[int, ...], head: str 
     Masked rows have no part in the mean, because their bias would hide the other rows.
     """
     network = copy_model(unwrap(model)).float()
-    old = find_head(network, head=head)
+    old = named_head(network, head)
     if isinstance(old.module, ProjectedHead):
         network = swap_module(network, old.module, old.module.head)
     renewed = is_masked(torch.zeros_like(old.weight[:, 0]) if old.bias is None else old.bias)

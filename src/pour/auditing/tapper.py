@@ -25,7 +25,7 @@ from pour.errors import UsageError
 from pour.geometry.projector import Projector
 from pour.metrics.predictions import confusion_matrix
 from pour.models.copy_and_swap import copy_model
-from pour.models.head import find_head
+from pour.models.head import named_head
 from pour.models.projecting.projected_head import ProjectedHead
 from pour.models.state import digest
 from pour.models.tap import extract_features, fast_encoder
@@ -107,7 +107,7 @@ class Tapper:
         with ThreadPoolExecutor() as pool:
             digests = list(pool.map(_weights_digest, models.values()))
         prepared = [
-            _Model(role, unwrap(model), find_head(unwrap(model), head=self.heads.get(role)), digest, self._device)
+            _Model(role, unwrap(model), named_head(model, self.heads.get(role)), digest, self._device)
             for (role, model), digest in zip(models.items(), digests, strict=True)
         ]
         twins = {} if one_of_several() else _twins(prepared)

@@ -13,8 +13,7 @@ from pour.errors import UsageError
 from pour.models.copy_and_swap import swap_module
 from pour.models.head import find_head
 from pour.models.output import scores_of
-from pour.models.projecting.fold import is_affine
-from pour.models.projecting.projected_head import ProjectedHead
+from pour.models.projecting.projected_head import ProjectedHead, is_affine
 from pour.models.tap import to_unit
 from pour.unlearning.forget_only import ForgetOnlyMethod, forget_accuracy
 from pour.unlearning.registry import register

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from pour.errors import UsageError, warn
+from pour.errors import UsageError
 from pour.models.card import card_of
-from pour.models.clip.zero_shot import ZeroShotClassifier
-from pour.models.networks.normalize import NormalizedModel
-from pour.models.networks.resnet import ResNet
-from pour.models.projecting.projected_head import ProjectedHead, is_head_layer
-from pour.models.unwrap import libraries_of, unwrap
-from pour.models.verify_head import fits, gives_scores, returns_output, run_on
+from pour.models.clip.zero_shot import TextHead
+from pour.models.known_places import known_place
+from pour.models.projecting.projected_head import ProjectedHead, is_affine, is_head_layer
+from pour.models.prove_head import structure_proves
+from pour.models.unwrap import unwrap
+from pour.models.verify_head import fits, gives_scores, modules_behind, returns_output, run_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Example", "Head", "find_head"]
+__all__ = ["Example", "Head", "find_head", "named_head"]
 
-Example = Tensor | tuple[Any, ...] | dict[str, Any]
+Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
 """One input of a model: a tensor, the positional arguments, or the keyword arguments."""
 
-_FAMILY_ATTRIBUTES = ("fc", "heads", "head", "classifier")
-_PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Flatten)
 _WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")
 _SHOWN = 8
+_NAMED = "named by the caller"
+_VERIFIED = "verified on an input"
+_BY_CODE = "proved by the code of the model"
+_REMEDY = "pass example= (a small batch of inputs), on which the head is verified, or see pour inspect."
+_END_IN_A_HEAD = "Move the computation of the scores into a module that ends in nn.Linear or a 1x1 nn.Conv2d."
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ class Head:
     """Dotted path inside the model, without compiling or parallel wrappers. Empty for the model itself."""
     module: nn.Module
     """The layer: ``nn.Linear``, a 1x1 ``nn.Conv2d``, or a :class:`ProjectedHead` around one."""
+    found_by: str = field(default="named by the caller", compare=False)
+    """Sentence part: the way in which the layer was found, and the check that it gives the scores."""
 
     @property
     def layer(self) -> nn.Linear | nn.Conv2d:
@@ -78,50 +85,63 @@ class Head:
 
 
 def find_head(model: nn.Module, *, head: str | None = None, example: Example | None = None) -> Head:
-    """Find the layer whose output is the class scores.
+    """Find the layer whose output is the class scores, and make sure of it.
 
     In this order: the layer called ``head``; a head with a projector; the head in the model's card; the known place in
-    models of pour, torchvision, timm and transformers; the only linear layer of the model.
+    models of pour, torchvision, timm, transformers and segmentation-models-pytorch; the other linear layers.
 
     With ``example`` the layer is verified: the scores that the model returns must be the output of this layer, also
     after a softmax, a temperature or another increasing function of each score, an average over positions or the
-    enlarging of a map. If this layer does not give the scores, every layer is tried.
+    enlarging of a map. If this layer does not give the scores, every layer is tried. Without ``example`` the code of
+    the model must prove the same, see :func:`~pour.models.prove_head.structure_proves`. A recorded head was verified
+    when it was recorded.
 
     Args:
         model: Any classifier, which is not changed.
         head: Dotted name of the layer.
-        example: A small batch for the model: a tensor, a tuple of arguments or a dict of keyword arguments.
+        example: A small batch for the model: a tensor, a tuple of arguments or a mapping of keyword arguments.
 
     Raises:
-        UsageError: The model has no linear layer, or several layers could be the head, or none gives the scores. The
-            message lists them.
-
-    Warns:
-        PourWarning: The layer ``head`` could not be verified.
+        UsageError: The model has no linear layer, or several layers could be the head, or none gives the scores, or the
+            code of the model does not prove which one does. The message lists them.
 
     Example:
         >>> import torch
         >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
         >>> find_head(model, example=torch.zeros(1, 8)).name
         '2'
+        >>> find_head(model).found_by
+        'the last layer, proved by the code of the model'
     """
     model = unwrap(model)
-    name = _recorded_name(model) if head is None else _layer_name(model, head)
-    if name is not None:
-        layer = _checked(model, name)
-        if example is not None:
-            _verify_named(model, layer, example)
-        return layer
-    suggested = _family(model)
+    recorded = _recorded_name(model)
+    if head is not None:
+        name = _layer_name(model, head)
+        return _proved(model, _checked(model, name, _NAMED), example, is_recorded=name == recorded)
+    if recorded is not None:
+        is_projected = isinstance(model.get_submodule(recorded), ProjectedHead)
+        found_by = "the layer with a projector" if is_projected else "recorded in the model's card"
+        return _proved(model, _checked(model, recorded, found_by), example, is_recorded=True)
+    place = known_place(model)
     candidates = [name for name, module in model.named_modules() if is_head_layer(module)]
-    if suggested is None and not candidates:
-        raise UsageError(
-            "The model has no linear layer or 1x1 convolution that could be its head; "
-            "pour works on classifiers that end in one."
-        )
+    if place is None and not candidates:
+        raise UsageError(_no_linear_layer(model))
     if example is None:
-        return _checked(model, suggested if suggested is not None else _single(model, candidates))
-    return _verified(model, suggested, candidates, example)
+        return _proved_candidate(model, place, candidates)
+    return _verified_candidate(model, place, candidates, example)
+
+
+def named_head(model: nn.Module, name: str | None) -> Head:
+    """Return the head called ``name``, which was found or verified before, or find the head if there is no name.
+
+    Example:
+        >>> named_head(nn.Sequential(nn.Linear(4, 3)), "0").num_classes
+        3
+    """
+    if name is None:
+        return find_head(model)
+    model = unwrap(model)
+    return _checked(model, _layer_name(model, name), _NAMED)
 
 
 def _recorded_name(model: nn.Module) -> str | None:
@@ -135,19 +155,35 @@ def _recorded_name(model: nn.Module) -> str | None:
     return _layer_name(model, name)
 
 
-def _checked(model: nn.Module, name: str) -> Head:
-    """Return the head called ``name``. Raise UsageError if it has no weights yet or only one class."""
-    head = _initialised(model, name)
+def _checked(model: nn.Module, name: str, found_by: str) -> Head:
+    """Return the head called ``name``.
+
+    Raises:
+        UsageError: It has no weights, or only one class, or computes more than ``W z + b``.
+    """
+    head = _initialised(model, name, found_by)
     if head.num_classes < 2:
-        raise UsageError(f"The head {name!r} gives a single score; pour needs one score per class, so at least two.")
+        raise UsageError(
+            f"The head {name!r} gives a single score; pour needs one score per class, so at least two: replace it by "
+            "a layer whose first row and bias are zero."
+        )
+    if not isinstance(head.layer, TextHead) and not head.weight.is_meta and not is_affine(head.layer):
+        raise UsageError(
+            f"The head {name!r} is a {type(head.layer).__name__} that computes more than W z + b; "
+            "replace it by nn.Linear or a 1x1 nn.Conv2d."
+        )
     return head
 
 
-def _initialised(model: nn.Module, name: str) -> Head:
-    """Return the head called ``name``. Raise UsageError if it has no weights yet."""
-    head = Head(name, model.get_submodule(name))
-    if isinstance(head.layer.weight, UninitializedParameter):
+def _initialised(model: nn.Module, name: str, found_by: str) -> Head:
+    """Return the head called ``name``. Raise UsageError if it has no floating-point weights."""
+    head = Head(name, model.get_submodule(name), found_by)
+    weight = head.layer.weight
+    if isinstance(weight, UninitializedParameter):
         raise UsageError(f"The head {name!r} has no weights yet; run the model once on an example first.")
+    if not weight.is_floating_point():
+        problem = f"The weights of the head {name!r} are quantised ({weight.dtype})"
+        raise UsageError(f"{problem}; forget with the floating-point model and quantise the result.")
     return head
 
 
@@ -168,86 +204,74 @@ def _layer_name(model: nn.Module, name: str) -> str:
         return parent
     if isinstance(modules[name], ProjectedHead) or is_head_layer(modules[name]):
         return name
+    kind = type(modules[name])
+    if "quantized" in kind.__module__:
+        problem = f"The layer {name!r} is a quantised {kind.__name__}"
+        raise UsageError(f"{problem}; forget with the floating-point model and quantise the result.")
     below = [path for path in layers if path.startswith(f"{name}.")]
     fix = f"the linear layers in it are {', '.join(below[:_SHOWN])}" if below else "give the name of one"
-    raise UsageError(
-        f"The layer {name!r} is a {type(modules[name]).__name__}, not nn.Linear or a 1x1 nn.Conv2d; {fix}."
+    raise UsageError(f"The layer {name!r} is a {kind.__name__}, not nn.Linear or a 1x1 nn.Conv2d; {fix}.")
+
+
+def _no_linear_layer(model: nn.Module) -> str:
+    """Return why a model without a linear layer is refused."""
+    quantised = [name for name, module in model.named_modules() if "quantized" in type(module).__module__]
+    if quantised:
+        problem = f"The model is quantised ({quantised[-1]} is a {type(model.get_submodule(quantised[-1])).__name__})"
+        return f"{problem}; forget with the floating-point model and quantise the result."
+    return (
+        "The model has no linear layer or 1x1 convolution that could be its head; pour works on classifiers that end "
+        "in one."
     )
 
 
-def _family(model: nn.Module) -> str | None:
-    """Return the name of the head of a model of pour or of a known library, or None."""
-    if is_head_layer(model):
-        return ""
-    if isinstance(model, NormalizedModel):
-        below = _family(model.model)
-        return None if below is None else f"model.{below}".rstrip(".")
-    if isinstance(model, ResNet | ZeroShotClassifier):
-        return "head"
-    libraries = libraries_of(model)
-    layer: object = None
-    classifier = getattr(model, "get_classifier", None)
-    if "timm" in libraries and callable(classifier):
-        layer = classifier()
-    elif "segmentation_models_pytorch" in libraries:
-        # Behind the convolution are the enlarging and an activation.
-        layer = next(iter(getattr(model, "segmentation_head", None) or ()), None)
-    elif "transformers" in libraries and hasattr(model, "decode_head"):
-        layer = getattr(model.decode_head, "classifier", None)
-    elif libraries & {"torchvision", "transformers"}:
-        layers = (_last_layer(getattr(model, attribute, None)) for attribute in _FAMILY_ATTRIBUTES)
-        layer = next((layer for layer in layers if layer is not None), None)
-    if not isinstance(layer, nn.Module) or not is_head_layer(layer):
-        return None
-    return next((name for name, module in model.named_modules() if module is layer), None)
+def _proved(model: nn.Module, head: Head, example: Example | None, *, is_recorded: bool) -> Head:
+    """Return a chosen head. Raise UsageError if neither the example nor the code of the model proves it."""
+    if example is not None:
+        _verify(model, head, example)
+        return dataclasses.replace(head, found_by=f"{head.found_by}, {_VERIFIED}")
+    if is_recorded:
+        return head
+    if not structure_proves(model, head.name, named=True):
+        raise UsageError(
+            f"The code of the model does not prove that its scores are the output of {head.name!r}; "
+            f"{_REMEDY}{_advice(model)}"
+        )
+    return dataclasses.replace(head, found_by=f"{head.found_by}, {_BY_CODE}")
 
 
-def _last_layer(module: object) -> nn.Module | None:
-    """Return the linear layer at the end of ``module`` or of a plain sequence, or None."""
-    while isinstance(module, nn.Sequential):
-        entries = [entry for entry in module if not isinstance(entry, _PASS_THROUGH)]
-        module = entries[-1] if entries else None
-    return module if isinstance(module, nn.Module) and is_head_layer(module) else None
-
-
-def _single(model: nn.Module, candidates: Sequence[str]) -> str:
-    """Return the only layer that could be the head. Raise UsageError if there are several, or if it is not the last.
-
-    That is the only ``nn.Linear`` if no 1x1 convolution follows it, or the only 1x1 convolution if no other layer with
-    weights follows it: a gate or a shortcut is no head.
-    """
-    linear = [name for name in candidates if isinstance(model.get_submodule(name), nn.Linear)]
-    if linear == [candidates[-1]]:
-        return candidates[-1]
-    weighted = [
-        name for name, module in model.named_modules() if next(module.parameters(recurse=False), None) is not None
-    ]
-    if not linear and len(candidates) == 1 and weighted[-1] == candidates[0]:
-        return candidates[0]
+def _proved_candidate(model: nn.Module, place: tuple[str, str] | None, candidates: Sequence[str]) -> Head:
+    """Return the head of a library, or the only layer that the code of the model proves to give the scores."""
+    if place is not None:
+        return _checked(model, place[0], f"the place that {place[1]} names")
+    # Behind the head, no other layer can pass this check.
+    for name in reversed(candidates):
+        if structure_proves(model, name):
+            return _checked(model, name, f"the last layer, {_BY_CODE}")
     layers = _listed(model, candidates[-_SHOWN:])
-    problem = (
-        f"The model has one linear layer, {layers}, but others with weights come after it"
-        if len(candidates) == 1
-        else f"The model has {len(candidates)} linear layers and any could be its head, among them {layers}"
+    raise UsageError(
+        f"The code of the model does not prove which layer gives its scores; among its linear layers are {layers}; "
+        f"{_REMEDY}{_advice(model)}"
     )
-    raise UsageError(f"{problem}; name the head with head=, or pass example= (a small batch of images).")
 
 
-def _verified(model: nn.Module, suggested: str | None, candidates: Sequence[str], example: Example) -> Head:
-    """Return the suggested head if it gives the scores, otherwise the only layer that gives them."""
-    if suggested is not None:
-        head = _checked(model, suggested)
+def _verified_candidate(
+    model: nn.Module, place: tuple[str, str] | None, candidates: Sequence[str], example: Example
+) -> Head:
+    """Return the head of a library if it gives the scores, otherwise the only layer that gives them."""
+    if place is not None:
+        head = _checked(model, place[0], f"the place that {place[1]} names, {_VERIFIED}")
         if gives_scores(model, head, example):
             return head
-    heads = [_initialised(model, name) for name in candidates]
+    heads = [_initialised(model, name, _VERIFIED) for name in candidates]
     output = run_on(model, example)
     fitting = [head for head in heads if fits(head, output)]
     if all(head.num_classes < 2 for head in fitting):
         for head in fitting:
-            _checked(model, head.name)
+            _checked(model, head.name, _VERIFIED)
         layers = _listed(model, candidates[-_SHOWN:])
         problem = f"No linear layer gives as many scores as the model; its linear layers are {layers}"
-        raise UsageError(f"{problem}. Give a model that ends in nn.Linear or a 1x1 nn.Conv2d.")
+        raise UsageError(f"{problem}. {_advice(model).strip() or _END_IN_A_HEAD}")
     fitting = [head for head in fitting if head.num_classes > 1]
     giving = [head for head in fitting if gives_scores(model, head, example, anywhere=True)]
     if len(giving) > 1:
@@ -256,14 +280,14 @@ def _verified(model: nn.Module, suggested: str | None, candidates: Sequence[str]
     if len(giving) > 1:
         raise _ambiguous(model, [head.name for head in giving])
     if giving and gives_scores(model, giving[0], example):
-        return giving[0]
+        return _checked(model, giving[0].name, _VERIFIED)
     layers, has = _listed(model, [head.name for head in fitting]), "have" if len(fitting) > 1 else "has"
     problem = f"No linear layer gives the model's scores, although {layers} {has} as many outputs"
-    raise UsageError(f"{problem}; give a model that ends in its head, or name the head with head=.")
+    raise UsageError(f"{problem}. {_changed_scores(model, fitting[-1], example)}")
 
 
-def _verify_named(model: nn.Module, head: Head, example: Example) -> None:
-    """Raise UsageError if another layer gives the model's scores. Warn if no layer does."""
+def _verify(model: nn.Module, head: Head, example: Example) -> None:
+    """Raise UsageError if ``head`` does not give the model's scores."""
     if gives_scores(model, head, example):
         return
     output = run_on(model, example)
@@ -277,9 +301,30 @@ def _verify_named(model: nn.Module, head: Head, example: Example) -> None:
     if giving:
         problem = f"The model's scores are not the output of {head.name!r}, but of {giving[-1]!r}"
         raise UsageError(f"{problem}; name it with head={giving[-1]!r}.")
-    warn(
-        f"The model's scores are not the output of its head {head.name!r}: the model changes them before it returns "
-        "them, so check the scores of the result."
+    problem = f"The model's scores are not the output of its head {head.name!r}"
+    raise UsageError(f"{problem}. {_changed_scores(model, head, example)}")
+
+
+def _changed_scores(model: nn.Module, head: Head, example: Example) -> str:
+    """Return which modules run behind a layer that does not give the scores, and the remedy."""
+    later = modules_behind(model, head, example)
+    behind = ", ".join(f"{name} ({type(model.get_submodule(name)).__name__})" for name in later[:_SHOWN])
+    if not behind:
+        return _END_IN_A_HEAD
+    return f"Behind {head.name!r} run {behind}; put nn.Identity in the place of those that change the scores."
+
+
+def _advice(model: nn.Module) -> str:
+    """Return the remedy for a network of a library whose last layer is no head, with a space in front, or ''."""
+    segmentation = getattr(model, "segmentation_head", None)
+    last = next(iter(segmentation), None) if isinstance(segmentation, nn.Sequential) else None
+    if not isinstance(last, nn.Conv2d) or is_head_layer(last):
+        return ""
+    kernel = "x".join(map(str, last.kernel_size))
+    return (
+        f" Its last layer, segmentation_head.0, is a {kernel} convolution, and forgetting needs a 1x1 convolution: put "
+        f"nn.Conv2d({last.in_channels}, {last.out_channels}, 1) in its place and train it, or take DeepLabV3Plus, FPN, "
+        "Linknet or Segformer."
     )
 
 

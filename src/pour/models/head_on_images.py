@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from pour.errors import UsageError
@@ -41,8 +42,8 @@ def head_on_images(model: nn.Module, images: Tensor, *, head: str | None = None)
     network = in_float32(unwrap(model))
     example = to_unit(images[:FEW_IMAGES]).float().to(device_of(network))
     try:
-        name = find_head(network, head=head, example=example).name
+        verified = find_head(network, head=head, example=example)
     except CannotRunError as error:
         problem = f"The model cannot run on images of shape {tuple(example.shape)} ({error.reason})"
         raise UsageError(f"{problem}; give images of the size and channels that it accepts.") from error
-    return Head(name, unwrap(model).get_submodule(name))
+    return dataclasses.replace(verified, module=unwrap(model).get_submodule(verified.name))

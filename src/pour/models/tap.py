@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pour.data.samples import as_batches
 from pour.errors import PourError, UsageError
-from pour.models.head import Head, find_head
+from pour.models.head import Head, named_head
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.unwrap import unwrap
@@ -87,7 +87,7 @@ def tap_features(model: nn.Module, head: str | Head | None = None) -> Iterator[T
         torch.Size([2, 4])
     """
     # The module of a head that was found in a copy of the model belongs to the copy, so only its name is used.
-    tap = Tap(find_head(model, head=head.name if isinstance(head, Head) else head))
+    tap = Tap(named_head(model, head.name if isinstance(head, Head) else head))
     with contextlib.ExitStack() as hooks:
         for module in {tap.head.module, tap.head.layer}:
             hooks.callback(module.register_forward_pre_hook(tap._keep_input).remove)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,18 +16,16 @@ from pour.models.output import output_tensors, scores_of
 from pour.models.projecting.projected_head import ProjectedHead, is_masked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch.utils.hooks import RemovableHandle
 
     from pour.models.head import Example, Head
 
-__all__ = ["CannotRunError", "fits", "gives_scores", "returns_output", "run_on"]
+__all__ = ["CannotRunError", "fits", "gives_scores", "mask_holds", "modules_behind", "returns_output", "run_on"]
 
 _LEVELS = 4
 _STEP = 0.25
 # Largest difference between equal scores, as a share of the distance to the next score.
-_TOLERANCE = 1e-3
+_TOLERANCE = 1e-4
 _ERRORS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError)
 
 
@@ -45,8 +46,8 @@ def run_on(model: nn.Module, example: Example, *, weights: Mapping[str, Tensor] 
         example: A tensor, positional arguments or keyword arguments.
         weights: Other values of some parameters, by name.
     """
-    kwargs = example if isinstance(example, dict) else {}
-    args = () if isinstance(example, dict) else example if isinstance(example, tuple) else (example,)
+    kwargs = dict(example) if isinstance(example, Mapping) else {}
+    args = () if isinstance(example, Mapping) else example if isinstance(example, tuple) else (example,)
     try:
         # Tensors made in inference mode, which a model may keep, could not be trained on later.
         with evaluating(model), torch.inference_mode(mode=False), torch.no_grad():
@@ -92,6 +93,7 @@ def gives_scores(model: nn.Module, head: Head, example: Example, *, anywhere: bo
         return False
     orders = _orders(head.num_classes)
     tables: list[list[Tensor]] = []
+    outputs: list[list[Tensor]] = []
     for order in orders:
         calls: list[torch.Size] = []
         try:
@@ -105,7 +107,22 @@ def gives_scores(model: nn.Module, head: Head, example: Example, *, anywhere: bo
         if not calls:
             return _weight_gives_scores(model, head, example, anywhere=anywhere)
         tables.append(_tables(head, output, calls[-1], anywhere=anywhere))
+        outputs.append(output_tensors(output))
+    if not all(_is_separate(head, pair, orders) for pair in zip(*outputs, strict=False)):
+        return False
     return any(_follow(pair, orders) for pair in zip(*tables, strict=False))
+
+
+def _is_separate(head: Head, pair: tuple[Tensor, ...], orders: list[Tensor]) -> bool:
+    """Return whether an output does not change with the layer's output, or consists of its scores or decisions.
+
+    An embedding may be returned next to scores that are computed from it, and is then no head.
+    """
+    first, second = pair
+    if first.ndim < 2 or not first.is_floating_point() or (first.shape == second.shape and torch.equal(first, second)):
+        return True
+    tables = [_tables(head, tensor, torch.Size((0,)), anywhere=True) for tensor in pair]
+    return any(_follow(each, orders) for each in zip(*tables, strict=False))
 
 
 def _orders(count: int) -> list[Tensor]:
@@ -167,19 +184,16 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 
 def _weight_gives_scores(model: nn.Module, head: Head, example: Example, *, anywhere: bool) -> bool:
-    """Return whether the scores change with the weight of a layer that is not called.
+    """Return whether the scores are linear in the weight of a layer that is not called.
 
-    Another order of the rows must give the scores in that order, and twice the weight must change them. The latter
-    excludes layers whose weight is normalised. The rows of a projected head, whose mask stays in place, keep their
-    order.
+    Another order of the rows must give the scores in that order, twice the weight must change them, and one vector that
+    is added to all rows must shift all scores of a position alike. This excludes normalised weights and distances. The
+    rows of a projected head, whose mask stays in place, keep their order.
     """
     output = run_on(model, example)
-    if not fits(head, output):
-        return False
     parameters = dict(head.layer.named_parameters(recurse=False))
-    if "weight" not in parameters:
-        # The weight is computed, as by weight norm: only its shape can be checked.
-        return True
+    if not fits(head, output) or "weight" not in parameters:
+        return False
     compared = torch.ones_like(head.weight[:, 0], dtype=torch.bool) if head.bias is None else ~is_masked(head.bias)
     prefix = f"{head.name}." if head.name else ""
     rows = [name for name in ("weight", "bias") if name in parameters]
@@ -187,12 +201,19 @@ def _weight_gives_scores(model: nn.Module, head: Head, example: Example, *, anyw
     if isinstance(head.module, ProjectedHead):
         compared[list(head.module.forgotten)] = False
         prefix, flipped = f"{prefix}head.", {}
-    twice = {f"{prefix}weight": 2 * parameters["weight"].detach()}
-    outputs = [output, run_on(model, example, weights=twice), run_on(model, example, weights=flipped)]
+    weight = parameters["weight"].detach()
+    # Another weight and direction than those of the rows themselves.
+    shift = weight.roll(1, dims=1).mean(dim=0) + weight.abs().mean()
+    weights = [{}, {f"{prefix}weight": 2 * weight}, {f"{prefix}weight": weight + shift}, flipped]
+    outputs = [run_on(model, example, weights=each) for each in weights]
     tables = [_tables(head, each, torch.Size((0,)), anywhere=anywhere) for each in outputs]
-    for scores, larger, reversed_scores in zip(*tables, strict=False):
-        is_equivariant = not flipped or _near(reversed_scores.flip(1)[:, compared], scores[:, compared])
-        if is_equivariant and not _near(larger[:, compared], scores[:, compared]):
+    for scores, *changed in zip(*tables, strict=False):
+        larger, shifted, reversed_scores = (table[:, compared] for table in (*changed[:2], changed[2].flip(1)))
+        before = scores[:, compared]
+        moved = shifted - before
+        is_equivariant = not flipped or _near(reversed_scores, before)
+        is_shifted = _near(moved + before.abs().max(), moved[:, :1].expand_as(moved) + before.abs().max())
+        if is_equivariant and is_shifted and not _near(larger, before):
             return True
     return False
 
@@ -203,6 +224,46 @@ def returns_output(model: nn.Module, head: Head, example: Example) -> bool:
     with head.module.register_forward_hook(lambda module, inputs, output: calls.extend(output_tensors(output))):
         results = output_tensors(run_on(model, example))
     return any(_equal(call, result) for call in calls for result in results)
+
+
+def modules_behind(model: nn.Module, head: Head, example: Example) -> list[str]:
+    """Return the names of the modules without children that run after ``head``."""
+    names: list[str] = []
+    with contextlib.ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if module is head.module or not any(module.children()):
+                hooks.enter_context(module.register_forward_hook(lambda *_, name=name: names.append(name)))
+        run_on(model, example)
+    return names[names.index(head.name) + 1 :] if head.name in names else []
+
+
+def mask_holds(model: nn.Module, head: Head, example: Example) -> bool:
+    """Return whether no forgotten class of a masked head is predicted, with its scores and with negative ones.
+
+    An activation behind the head, or retained scores below the mask, would leave the mask without effect.
+
+    Args:
+        model: Network with a projector in front of its head.
+        head: This head.
+        example: An input that the model accepts.
+    """
+    projected = head.module
+    if not isinstance(projected, ProjectedHead) or projected.forgotten_logit != "mask" or not projected.forgotten:
+        return True
+    forgotten = projected.forgotten_mask.flatten()
+    layer = dataclasses.replace(head, module=projected.layer)
+    negative = -_STEP * (1 + torch.arange(head.num_classes) % _LEVELS)
+    calls: list[torch.Size] = []
+    outputs = [run_on(model, example)]
+    with _replaced(layer, negative, calls):
+        outputs.append(run_on(model, example))
+    shape = calls[-1] if calls else torch.Size((0,))
+    # The dimension of the classes is one of two if both have this length.
+    tables = [_tables(head, output, shape, anywhere=False) for output in outputs]
+    return all(
+        any(bool((table[:, forgotten].amax(dim=1) < table[:, ~forgotten].amax(dim=1)).all()) for table in candidates)
+        for candidates in tables
+    )
 
 
 def _equal(output: Tensor, result: Tensor) -> bool:

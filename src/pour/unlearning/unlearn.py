@@ -18,8 +18,9 @@ from pour.models.head import find_head
 from pour.models.head_on_images import FEW_IMAGES, head_on_images
 from pour.models.history import HistoryEntry, add_entry, forgotten_before, history
 from pour.models.networks.registry import rebuild
+from pour.models.projecting.check_mask import check_mask
 from pour.models.state import digest
-from pour.models.tap import device_of
+from pour.models.tap import device_of, to_unit
 from pour.models.unwrap import unwrap
 from pour.training.guard import check_sound
 from pour.training.run import Run
@@ -193,10 +194,10 @@ def carry_out(
     run = dataclasses.replace(run, history=[], choices={})
     # A method of another package may not have checked them.
     method.check_options()
-    original = unwrap(model)
+    original, is_given = unwrap(model), example is not None
     if request.class_names is not None:
         check_data(original, channels=request.channels, names=request.class_names)
-    place = _head(original, request, method, head, example)
+    place, example = _head(original, request, method, head, example)
     earlier = forgotten_before(original)
     names = cards.names_of_scores(original, place.num_classes)
     classes = resolve_classes(
@@ -223,7 +224,7 @@ def carry_out(
     # The caller may be in the middle of an evaluation.
     with run.seeded(), torch.inference_mode(mode=False), torch.enable_grad():
         work = copy_model(original)
-        if head is not None or example is not None or not _is_found(work, place):
+        if head is not None or is_given or not _is_found(work, place):
             # Methods find the head by this name without images, and the result keeps it.
             cards.change_card(work, head=place.name)
         result = method(work if dtype is None else work.float(), granted, run)
@@ -235,6 +236,8 @@ def carry_out(
         if all(parameter.is_contiguous() for parameter in original.parameters()):
             # Training moves convolutions to another memory layout, which other code may not support.
             result.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        if example is not None:
+            check_mask(result, place.name, example)
     if result is not work and not history(result):
         cards.copy_card(work, result)
     if len(history(result)) == entries:
@@ -259,19 +262,24 @@ def carry_out(
     return result
 
 
-def _head(model: nn.Module, request: ForgetRequest, method: Method, head: str | None, example: Example | None) -> Head:
-    """Find the head, and verify it on the example or on images of the request if there are any."""
+def _head(
+    model: nn.Module, request: ForgetRequest, method: Method, head: str | None, example: Example | None
+) -> tuple[Head, Example | None]:
+    """Return the head, verified on the example or on images of the request if there are any, and this input."""
     if example is not None:
-        return find_head(model, head=head, example=example)
+        return find_head(model, head=head, example=example), example
     try:
         images = request.first_images(FEW_IMAGES, method.needs)
     except UsageError as error:
         try:
             # A method that reads the batches refuses them itself.
-            return find_head(model, head=head)
+            return find_head(model, head=head), None
         except UsageError:
             raise error from None
-    return find_head(model, head=head) if images is None else head_on_images(model, images, head=head)
+    if images is None:
+        return find_head(model, head=head), None
+    place = head_on_images(model, images, head=head)
+    return place, to_unit(images).to(device_of(model), place.weight.dtype)
 
 
 def _is_found(model: nn.Module, head: Head) -> bool:

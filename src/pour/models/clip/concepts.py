@@ -132,7 +132,7 @@ def forget_concepts(
     elif not isinstance(others, Tensor):
         others = prompt_embeddings(encode, list(others), templates)
     rows = concept_directions(text, others, part=part)
-    place, _ = find_place(model)
+    place, *_ = find_place(model)
     settings = {"part": part, "concepts": words, "templates": list(templates)}
     return project_with_entry(model, projector_along(rows, place), place, settings, start=start)
 

@@ -120,15 +120,22 @@ def class_removal(
     return head_removal(head, together, direction, earlier=earlier), direction
 
 
-def check_finite(head: Head) -> None:
-    """Raise UsageError if a weight of the head is NaN or infinite."""
+def check_finite(head: Head, *, earlier: Collection[int] = ()) -> None:
+    """Raise UsageError if a weight, or the bias of a class not forgotten earlier, is not a finite number."""
+    if head.weight.is_meta:
+        problem = f"The weights of the head {head.name!r} have no values (they are on the meta device)"
+        raise UsageError(f"{problem}; load the checkpoint into the model before forgetting.")
     # A sum needs no second C x d tensor, and any NaN or infinity survives it. A sum can also overflow.
-    if torch.isfinite(head.weight.sum()):
-        return
-    bad = (~torch.isfinite(head.weight).all(dim=1)).nonzero()
-    if len(bad):
-        problem = f"The head {head.name!r} has NaN or infinite weights (row {int(bad[0])} is the first)"
-        raise UsageError(f"{problem}; load a sound checkpoint before forgetting.")
+    if not torch.isfinite(head.weight.sum()):
+        bad = (~torch.isfinite(head.weight).all(dim=1)).nonzero()
+        if len(bad):
+            problem = f"The head {head.name!r} has NaN or infinite weights (row {int(bad[0])} is the first)"
+            raise UsageError(f"{problem}; load a sound checkpoint before forgetting.")
+    broken = [] if head.bias is None else (~torch.isfinite(head.bias)).nonzero().flatten().tolist()
+    for label in broken:
+        if label not in earlier:
+            problem = f"The head {head.name!r} has the bias {float(head.bias[label])} for class {label}"  # type: ignore[index]
+            raise UsageError(f"{problem}; load a sound checkpoint before forgetting.")
 
 
 def head_removal(

@@ -18,7 +18,7 @@ from pour.models.clip.zero_shot import TextHead, ZeroShotClassifier
 from pour.models.copy_and_swap import copy_model, swap_module
 from pour.models.history import HistoryEntry, add_entry
 from pour.models.projecting.project import projected_layers
-from pour.models.projecting.projected_head import ProjectedHead
+from pour.models.projecting.projected_head import ProjectedHead, is_affine
 from pour.models.state import digest
 from pour.models.unwrap import unwrap
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pour.models.clip.dual_encoder import ImageProjection, WeightPart
     from pour.models.projecting.project import Projected
 
-__all__ = ["fold", "is_affine"]
+__all__ = ["fold"]
 
 _ROWS_AT_ONCE = 1024
 _KEEP = "keep the projected model as it is."
@@ -109,18 +109,6 @@ def _check(model: nn.Module, name: str, projected: Projected) -> None:
         raise UsageError(
             f'The {place} has no bias to hold the mask; forget with forgotten_logit="keep" (or "zero") to fold.'
         )
-
-
-@torch.no_grad()
-def is_affine(layer: nn.Linear | nn.Conv2d) -> bool:
-    """Return whether ``layer`` computes ``W z + b``, which a subclass such as a cosine classifier does not."""
-    if type(layer).forward in (nn.Linear.forward, nn.Conv2d.forward):
-        return True
-    weight = layer.weight.flatten(1)
-    z = torch.linspace(-1, 2, weight.shape[1], dtype=weight.dtype, device=weight.device).unsqueeze(0)
-    scores: Tensor = layer(z if isinstance(layer, nn.Linear) else z[:, :, None, None])
-    expected = nn.functional.linear(z, weight, layer.bias)
-    return torch.allclose(scores.flatten(1), expected, rtol=1e-2, atol=1e-2 * float(expected.abs().max()))
 
 
 def _target(model: nn.Module, name: str, projected: Projected) -> tuple[str, Sequence[WeightPart]]:

@@ -16,9 +16,10 @@ from pour.geometry.fitter import ProjectorFitter
 from pour.models.card import names_of_scores
 from pour.models.clip.dual_encoder import ImageProjection, find_image_projection
 from pour.models.head import Example, Head, find_head
-from pour.models.head_on_images import head_on_images
+from pour.models.head_on_images import FEW_IMAGES, head_on_images
 from pour.models.history import forgotten_before
 from pour.models.modes import evaluating
+from pour.models.projecting.check_mask import check_mask
 from pour.models.projecting.direction import HeadDirection, check_finite, class_removal
 from pour.models.projecting.project import project_with_entry, projector_along
 from pour.models.projecting.projected_head import ForgottenLogit, ProjectedHead
@@ -97,7 +98,7 @@ def forget(
     start = time.perf_counter()
     _check_arguments(classes, directions, direction, data, forgotten_logit)
     model = unwrap(model)
-    place, data = find_place(model, head, example, data)
+    place, data, example = find_place(model, head, example, data)
     if isinstance(place, ImageProjection):
         if directions is None or classes is not None:
             raise UsageError(
@@ -105,7 +106,7 @@ def forget(
                 "make a classifier of it with pour.models.zero_shot_classifier."
             )
         return project_with_entry(model, projector_along(directions, place), place, {"direction": "given"}, start=start)
-    check_finite(place)
+    check_finite(place, earlier=forgotten_before(model))
     indices = () if classes is None else _indices(model, place, classes)
     removal: Projector | Eraser
     if directions is not None:
@@ -116,28 +117,38 @@ def forget(
     else:
         removal, taken = class_removal(place, indices, direction, earlier=forgotten_before(model))
     settings = {"direction": taken, "forgotten_logit": forgotten_logit}
-    return project_with_entry(
+    result = project_with_entry(
         model, removal, place, settings, classes=indices, forgotten_logit=forgotten_logit, start=start
     )
+    if example is not None:
+        check_mask(result, place.name, example)
+    return result
 
 
 def find_place(
     model: nn.Module, head: str | None = None, example: Example | None = None, data: Iterable[Any] | None = None
-) -> tuple[Head | ImageProjection, Iterable[Any] | None]:
-    """Return the head or image embedding, and ``data`` from its beginning.
+) -> tuple[Head | ImageProjection, Iterable[Any] | None, Example | None]:
+    """Return the head or image embedding, ``data`` from its beginning, and the input that verified the head.
 
-    The head is verified on ``example`` or on the first batch of ``data``.
+    The head is verified on ``example``, by default on the first batch of ``data``.
     """
     embedding = find_image_projection(model) if head is None else None
     if embedding is not None:
-        return embedding, data
+        return embedding, data, None
     if example is not None or data is None:
-        return find_head(model, head=head, example=example), data
+        return find_head(model, head=head, example=example), data, example
     batches = as_batches(data, _BATCH)
     first = next(batches, None)
     if first is None:
-        return find_head(model, head=head), ()
-    return head_on_images(model, first[0], head=head), itertools.chain([first], batches)
+        return find_head(model, head=head), (), None
+    images, labels = first
+    place = head_on_images(model, images, head=head)
+    highest = int(labels.max())
+    if highest >= place.num_classes:
+        problem = f"The head {place.name!r} gives {place.num_classes} scores, but data= has the label {highest}"
+        raise UsageError(f"{problem}; give a model with one score per class.")
+    few = to_unit(images[:FEW_IMAGES]).to(device_of(model), place.weight.dtype)
+    return place, itertools.chain([first], batches), few
 
 
 def _indices(model: nn.Module, head: Head, classes: ClassRequest) -> tuple[int, ...]:

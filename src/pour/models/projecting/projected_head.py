@@ -14,7 +14,15 @@ from pour.geometry.projector import Projector
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ForgottenLogit", "ProjectedHead", "is_head_layer", "is_masked", "masked_score", "projector_of_state"]
+__all__ = [
+    "ForgottenLogit",
+    "ProjectedHead",
+    "is_affine",
+    "is_head_layer",
+    "is_masked",
+    "masked_score",
+    "projector_of_state",
+]
 
 ForgottenLogit = Literal["mask", "keep", "zero"]
 """Score of a forgotten class: so low that it is never predicted, ``W P z + b``, or 0."""
@@ -31,6 +39,20 @@ def is_head_layer(module: nn.Module) -> bool:
         and module.padding in ((0, 0), "valid", "same")
         and module.groups == 1
     )
+
+
+@torch.no_grad()
+def is_affine(layer: nn.Linear | nn.Conv2d) -> bool:
+    """Return whether ``layer`` computes ``W z + b``, which a subclass such as a cosine classifier does not."""
+    if type(layer).forward in (nn.Linear.forward, nn.Conv2d.forward):
+        return True
+    weight = layer.weight.flatten(1)
+    z = torch.linspace(-1, 2, weight.shape[1], dtype=weight.dtype, device=weight.device).unsqueeze(0)
+    scores: Tensor = layer(z if isinstance(layer, nn.Linear) else z[:, :, None, None])
+    expected = nn.functional.linear(z, weight, layer.bias)
+    # A GPU may round the features to the ten bits of TF32.
+    tolerance = max(1e-3, 8 * torch.finfo(weight.dtype).eps)
+    return torch.allclose(scores.flatten(1), expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
 
 
 def masked_score(dtype: torch.dtype) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pour.errors import UsageError
 from pour.models.card import card_of
 from pour.models.copy_and_swap import copy_model
-from pour.models.head import find_head
+from pour.models.head import find_head, named_head
 from pour.models.projecting.projected_head import ProjectedHead, is_masked
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def fresh_model(model: nn.Module, request: Granted, run: Run) -> nn.Module:
     """
     with run.seeded():
         fresh = request.build()
-    built, expected = find_head(fresh, head=card_of(model).head).num_classes, find_head(model).num_classes
+    built, expected = named_head(fresh, card_of(model).head).num_classes, find_head(model).num_classes
     if built != expected:
         raise UsageError(f"build= made a model with {built} scores, but the model has {expected}; build the same.")
     return fresh

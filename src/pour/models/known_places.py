@@ -1,0 +1,100 @@
+"""Name the place of the head in networks of pour, torchvision, timm, transformers and segmentation-models-pytorch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from pour.models.clip.zero_shot import ZeroShotClassifier
+from pour.models.networks.normalize import NormalizedModel
+from pour.models.networks.resnet import ResNet
+from pour.models.projecting.projected_head import is_head_layer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["known_place", "library_of"]
+
+_LIBRARIES = ("pour", "torchvision", "timm", "transformers", "segmentation_models_pytorch")
+_TORCHVISION_ATTRIBUTES = ("fc", "heads", "head", "classifier")
+_PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Flatten)
+
+
+def library_of(model: nn.Module) -> str | None:
+    """Return the library whose code computes the output of ``model``, or None.
+
+    A class of the user counts as the library's if it replaces nothing but the constructor.
+
+    Example:
+        >>> library_of(ResNet(3)), library_of(nn.Linear(4, 3))
+        ('pour', None)
+    """
+    if "forward" in vars(model):
+        return None
+    bases = type(model).__mro__
+    depth = next((index for index, cls in enumerate(bases) if _package(cls) in _LIBRARIES), None)
+    if depth is None:
+        return None
+    methods = {
+        name
+        for cls in bases[:depth]
+        for name, value in vars(cls).items()
+        if (name == "__call__" or not name.startswith("__"))
+        and (callable(value) or isinstance(value, property | classmethod | staticmethod))
+    }
+    return None if any(hasattr(bases[depth], name) for name in methods) else _package(bases[depth])
+
+
+def _package(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
+
+
+def known_place(model: nn.Module) -> tuple[str, str] | None:
+    """Return the dotted name of the head and the library that puts it there, or None.
+
+    Example:
+        >>> known_place(ResNet(3)), known_place(nn.Sequential(ResNet(3)))
+        (('head', 'pour'), None)
+    """
+    library = library_of(model)
+    layer = None if library is None else next(_layers(model, library), None)
+    names = (name for name, module in model.named_modules() if layer is not None and module is layer)
+    name = next(names, None)
+    return None if name is None or library is None else (name, library)
+
+
+def _layers(model: nn.Module, library: str) -> Iterator[nn.Module]:
+    """Yield the layers that the library uses as the head."""
+    places: list[object] = []
+    if isinstance(model, NormalizedModel):
+        below = known_place(model.model)
+        places = [] if below is None else [model.model.get_submodule(below[0])]
+    elif isinstance(model, ResNet | ZeroShotClassifier):
+        places = [model.head]
+    elif library == "timm":
+        classifier = getattr(type(model), "get_classifier", lambda _: None)
+        places = [classifier(model)]
+    elif library == "segmentation_models_pytorch":
+        segmentation = getattr(model, "segmentation_head", None)
+        # Behind the convolution are the enlarging and an activation.
+        inner = getattr(segmentation, "head", segmentation)
+        places = [next(iter(inner))] if inner is segmentation and isinstance(inner, nn.Sequential) else [inner]
+    elif library == "transformers" and hasattr(model, "decode_head"):
+        places = [getattr(model.decode_head, "classifier", None)]
+    elif library == "transformers":
+        places = [getattr(model, "classifier", None)]
+    elif library == "torchvision":
+        places = [getattr(model, name, None) for name in _TORCHVISION_ATTRIBUTES]
+    for place in places:
+        layer = _last_layer(place)
+        if layer is not None:
+            yield layer
+
+
+def _last_layer(module: object) -> nn.Module | None:
+    """Return the linear layer at the end of ``module`` or of a plain sequence, or None."""
+    while isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        entries = [entry for entry in module if not isinstance(entry, _PASS_THROUGH)]
+        module = entries[-1] if entries else None
+    return module if isinstance(module, nn.Module) and is_head_layer(module) else None
