@@ -139,15 +139,20 @@ def _traced_len(model: nn.Module, name: str) -> Iterator[None]:
     """Let the code of the modules around the layer call ``len`` on a traced tensor."""
     parts = name.split(".")
     around = [model.get_submodule(".".join(parts[:depth])) for depth in range(len(parts))]
-    spaces = {id(space): space for space in (inspect.unwrap(type(each).forward).__globals__ for each in around)}
+    forwards: list[Any] = [inspect.unwrap(type(module).forward) for module in around]
+    spaces: dict[int, dict[str, Any]] = {id(forward.__globals__): forward.__globals__ for forward in forwards}
     changed = [space for space in spaces.values() if "len" not in space]
     for space in changed:
-        space["len"] = lambda values: values.shape[0] if isinstance(values, fx.Proxy) else len(values)
+        space["len"] = _length
     try:
         yield
     finally:
         for space in changed:
             del space["len"]
+
+
+def _length(values: Any) -> Any:
+    return values.shape[0] if isinstance(values, fx.Proxy) else len(values)
 
 
 def _proves(model: nn.Module, name: str, traced: tuple[_Tracer, fx.Graph], *, named: bool) -> bool:
