@@ -152,7 +152,7 @@ def _traced_len(model: nn.Module, name: str) -> Iterator[None]:
 
 
 def _length(values: Any) -> Any:
-    return values.shape[0] if isinstance(values, fx.Proxy) else len(values)
+    return values.size(0) if isinstance(values, fx.Proxy) else len(values)
 
 
 def _proves(model: nn.Module, name: str, traced: tuple[_Tracer, fx.Graph], *, named: bool) -> bool:
