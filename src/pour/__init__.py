@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pour.geometry.fitter import ProjectorFitter
     from pour.geometry.projector import Projector
     from pour.geometry.simplex import simplex_etf
+    from pour.inspection.inspect import inspect
+    from pour.inspection.inspection import Inspection
     from pour.models.checkpoint import load, save
     from pour.models.clip.zero_shot import zero_shot_classifier
     from pour.models.history import history
@@ -35,6 +37,8 @@ _HOMES = {
     "data": ("ImageDataset", "Splits", "list_datasets", "load_dataset", "load_segmentation"),
     "geometry": ("Projector", "ProjectorFitter", "neural_collapse", "simplex_etf"),
     "geometry.eraser": ("Eraser",),
+    "inspection.inspect": ("inspect",),
+    "inspection.inspection": ("Inspection",),
     "models": ("build_model", "fold", "forget", "list_models", "load", "save", "zero_shot_classifier"),
     "models.history": ("history",),
     "report": ("write_report",),
@@ -62,6 +66,7 @@ __all__ = [
     "Eraser",
     "ForgetRequest",
     "ImageDataset",
+    "Inspection",
     "Method",
     "PourError",
     "PourWarning",
@@ -79,6 +84,7 @@ __all__ = [
     "forget",
     "geometry",
     "history",
+    "inspect",
     "inspection",
     "list_datasets",
     "list_methods",

@@ -25,6 +25,7 @@ __all__ = ["main", "make_app"]
 COMMANDS = (
     "demo",
     "train",
+    "inspect",
     "unlearn",
     "audit",
     "tune",

@@ -1,0 +1,121 @@
+"""Recommend a method and a direction, by rules that were measured (docs/methods.md)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pour._words import in_words, percent
+from pour.errors import UsageError
+from pour.inspection.inspection import Advice, Trial
+from pour.models.clip.zero_shot import TextHead
+from pour.models.projecting.direction import MOST_STRETCH, choose_direction, stretch
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pour.models.head import Head
+
+__all__ = ["advise", "expectations"]
+
+_SAMPLED_CLASSES = 5
+# Share of a class that counts as forgotten in docs/methods.md.
+_LEFT = 0.03
+
+
+def advise(
+    head: Head, classes: tuple[int, ...], earlier: Collection[int], trials: Sequence[Trial], *, pixelwise: bool
+) -> list[Advice]:
+    """Return the method for each kind of data that may be used, the one that needs least data first.
+
+    Args:
+        head: Head of the model.
+        classes: Classes to forget; if there are none, the directions of some classes are computed.
+        earlier: Classes that earlier requests removed.
+        trials: Projections that were measured on data.
+        pixelwise: Whether labels belong to pixels.
+    """
+    if isinstance(head.layer, TextHead):
+        return [
+            Advice(
+                situation="In words, without images",
+                method="text-direction",
+                direction="specific",
+                expect="The head is a matrix of texts. pour unlearn --concept WORDS (pour.models.forget_concepts) "
+                "removes what the words say, and pour.fold writes it into the image encoder.",
+            )
+        ]
+    direction, why = _direction(head, classes, earlier)
+    measured = {trial.direction: trial for trial in trials}
+    return [
+        Advice(
+            situation="Without images",
+            method="pour-p",
+            direction=direction,
+            expect=f"{why} The class is never answered{_on_data(measured.get(direction))}. It needs no training. The "
+            "encoder does not change, so its features still contain the class.",
+        ),
+        Advice(
+            situation="With images of the class alone" + (" (scenes that show it)" if pixelwise else ""),
+            method="pour-a",
+            direction=None,
+            expect="The encoder is trained until it forgets. The direction is chosen by measurement on these images. "
+            "On 24 small networks 0.0 % of the class was left, and the others lost at most 0.4 points. The encoder of "
+            "a deep pretrained network follows slowly: part of the class may stay in it, hidden by the projector.",
+        ),
+        Advice(
+            situation="With retained images too",
+            method="pour-a",
+            direction=None,
+            expect="Retained images hold the encoder in place, where otherwise changed copies of the forget images do. "
+            "Pass them if the inputs are no images, or if pour-a warns.",
+        ),
+    ]
+
+
+def expectations(
+    normalisation: Mapping[str, int], trials: Sequence[Trial], earlier: Sequence[str], dtypes: Collection[str]
+) -> list[str]:
+    """Return sentences on what to expect besides."""
+    notes = []
+    weights = next((trial for trial in trials if trial.direction == "weights"), None)
+    if weights is not None:
+        suits = "does not suit" if weights.left > _LEFT else "can suit"
+        notes.append(
+            f"pour-d {suits} this network: the projection that it learns, direction weights, leaves "
+            f"{percent(weights.left)} of the class."
+        )
+    if normalisation.get("BatchNorm"):
+        notes.append(
+            "The statistics of BatchNorm must stay as they are: if they are computed anew on retained images, much of "
+            "a class that methods with forget images alone removed can come back. Audit again afterwards."
+        )
+    if earlier:
+        notes.append(f"Earlier requests removed {in_words(earlier)}; a further request includes them.")
+    if dtypes and set(dtypes) != {"float32"}:
+        notes.append(f"Methods train in float32 and return {in_words(sorted(dtypes))}.")
+    return notes
+
+
+def _direction(head: Head, classes: tuple[int, ...], earlier: Collection[int]) -> tuple[str, str]:
+    """Return the direction of POUR-P, and the reason as a sentence."""
+    spaced = range(0, head.num_classes, math.ceil(head.num_classes / _SAMPLED_CLASSES))
+    requests = [classes] if classes else [(label,) for label in spaced if label not in earlier]
+    try:
+        factor = max(stretch(head, request, earlier=earlier) for request in requests)
+        direction = choose_direction(head, classes, earlier=earlier) if classes else ""
+    except UsageError as error:
+        return "scores", f"The head does not tell a direction ({str(error).rstrip('.')})."
+    if not direction:
+        direction = "decisions" if factor <= MOST_STRETCH else "scores"
+    if math.isinf(factor):
+        reason = f"its rows are dependent, or {head.num_features} features are too few for {head.num_classes} classes"
+        return direction, f"The direction decisions does not exist: {reason}."
+    state = "well" if factor <= MOST_STRETCH else "badly"
+    return direction, f"The direction decisions is {state} conditioned (factor {factor:.2g}, limit {MOST_STRETCH:g})."
+
+
+def _on_data(trial: Trial | None) -> str:
+    if trial is None:
+        return ""
+    return f", and on these data the other classes change by {100 * trial.change:+.1f} points"
