@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from command_line import GREY, succeed
+from own_network import write_folder
 
 import pour
 
@@ -41,3 +44,19 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli")
     succeed("train", "--data", "digits", "--epochs", 4, "--out", folder / "original.safetensors", "--quiet")
     return folder / "original.safetensors"
+
+
+@pytest.fixture(scope="session")
+def own_folder(tmp_path_factory):
+    """Return a folder with a network of a user, its plain weights and its data."""
+    path = tmp_path_factory.mktemp("own")
+    write_folder(path)
+    return path
+
+
+@pytest.fixture
+def inside(own_folder, monkeypatch):
+    """Work in this folder. Leave the import path of the tests as it was."""
+    monkeypatch.chdir(own_folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return own_folder

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 from command_line import complaint, here, process
-from own_network import MEAN, STD, write_folder, write_network
+from own_network import MEAN, STD, write_network
 from safetensors import safe_open
 
 import pour
@@ -17,21 +17,6 @@ from pour.models.card import Architecture
 from pour.models.header import Header, write_file
 
 NORMALISED = ["--mean", MEAN, "--std", STD]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("own")
-    write_folder(path)
-    return path
-
-
-@pytest.fixture
-def inside(folder, monkeypatch):
-    """Work in the folder. Leave the import path of the tests as it was."""
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    return folder
 
 
 def header(file):
@@ -72,14 +57,6 @@ def test_a_saved_file_asks_for_the_network_again(tmp_path):
     assert f"--mean has no use with {out}; it contains a normalisation" in words
     model = pour.load(tmp_path / "g.safetensors", pour.load(out, write_network(tmp_path).plain(10)))
     assert [entry.classes for entry in pour.history(model)] == [(3,), (5,)]
-
-
-@pytest.mark.usefixtures("inside")
-def test_a_head_that_needs_images_names_the_remedies_of_the_shell(tmp_path):
-    given = ["--arch", "mynet.py:Net", "--num-classes", 10, "--method", "pour-p", "--forget", 3]
-    sentence = complaint(here("unlearn", "net.pt", *given, "--out", tmp_path / "f.safetensors"))
-    assert "2 linear layers and any could be its head" in sentence
-    assert "pass --data, on whose images the head is found, or list the layers with pour inspect net.pt" in sentence
 
 
 @pytest.mark.usefixtures("inside")

@@ -23,6 +23,7 @@ from pour.inspection.inspection import Collapse, Inspection, Layer, Rate, Trial,
 from pour.metrics.intervals import wilson
 from pour.models import card as cards
 from pour.models.check_data import check_data
+from pour.models.clip.zero_shot import TextHead
 from pour.models.copy_and_swap import in_float32
 from pour.models.head import Head, find_head
 from pour.models.head_on_images import FEW_IMAGES, head_on_images
@@ -73,6 +74,8 @@ _MEASURES = {
     "nc4": ("NC4", "The head answers with the nearest class mean"),
 }
 _WORDS: tuple[Word, ...] = ("nearly", "partly", "not")
+# A class that is recognised less often has nothing to forget.
+_LEAST_KNOWN = 0.1
 _DIRECTIONS = ("weights", "decisions", "scores")
 
 
@@ -128,12 +131,17 @@ def inspect(
     counts: dict[str, int] = {}
     if read is not None and found is not None and few is not None:
         doubts += _doubts(network, few, names, read)
-        outputs = {name: _Output.of(network, found, read, name, limit, run) for name in read.splits}
+        try:
+            outputs = {name: _Output.of(network, found, read, name, limit, run) for name in read.splits}
+        except UsageError as error:
+            outputs = {}
+            doubts.append(str(error))
         counts = {name: output.count for name, output in outputs.items()}
-        first, last = next(iter(outputs)), list(outputs)[-1]
-        accuracy = _accuracies(outputs[first], first, request, names)
-        measured = _collapse(outputs[last], found)
-        trials = _trials(outputs[first], found, request, earlier) if read.task.one_label else []
+        for name, output in list(outputs.items())[:1]:
+            accuracy = _accuracies(output, name, request, names)
+            trials = _trials(output, found, request, earlier) if read.task.one_label else []
+        for output in list(outputs.values())[-1:]:
+            measured = _collapse(output, found)
     normalisation = _normalisation(network)
     dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in _floats(network)})
     forgotten = [f"{entry.method}: {_entry(entry.class_names, entry.classes)}" for entry in history(network)]
@@ -224,7 +232,7 @@ class _Data:
         """Return the name with the number of samples of each split that were read."""
         titles = {"train": "training", "": "given"}
         parts = [f"{count:,} {titles.get(name, name)}" for name, count in counts.items()]
-        return f"{self.name}: {in_words(parts)} images" if parts else self.name
+        return f"{self.name}: {in_words(parts)} images" if parts else f"{self.name}: not read"
 
 
 @dataclass(frozen=True)
@@ -377,7 +385,8 @@ def _collapse_lines(measured: Mapping[str, NeuralCollapse]) -> list[Collapse]:
 
 def _trials(output: _Output, head: Head, request: tuple[int, ...], earlier: Sequence[int]) -> list[Trial]:
     """Return what each direction of POUR-P does to the answers, with the classes' own scores."""
-    if not len(output.features) or not request or not isinstance(head.layer, nn.Linear):
+    is_plain = isinstance(head.layer, nn.Linear) and not isinstance(head.layer, TextHead)
+    if not len(output.features) or not request or not is_plain:
         return []
     device = output.features.device
     is_forgotten = torch.isin(output.labels, torch.tensor(request, device=device))
@@ -390,6 +399,8 @@ def _trials(output: _Output, head: Head, request: tuple[int, ...], earlier: Sequ
         return (nn.functional.linear(features, weight, bias).argmax(dim=1) == output.labels).float()
 
     before = right(output.features)
+    if float(before[is_forgotten].mean()) < _LEAST_KNOWN:
+        return []
     trials = []
     for direction in _DIRECTIONS:
         try:

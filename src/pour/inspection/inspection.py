@@ -197,13 +197,9 @@ class Inspection:
                 listed = ", ".join(map(str, self.candidates[:_SHOWN]))
                 more = f" and {len(self.candidates) - _SHOWN} more" if len(self.candidates) > _SHOWN else ""
                 parts.append(("", f"Linear layers, the last one first: {listed}{more}."))
-            parts.append(
-                (
-                    "",
-                    "Pass images, on which the head is found and verified (data= or example=; in the shell --data), or "
-                    "name the layer (head=; --head).",
-                )
-            )
+            name = "name the layer (head=; in the shell --head)"
+            images = "Pass images, on which the head is found and verified (data= or example=; in the shell --data), or"
+            parts.append(("", f"{images} {name}." if self.data is None else f"If you know the layer, {name}."))
         if self.class_names is not None:
             names = [*self.class_names[:_SHOWN]]
             hidden = len(self.class_names) - len(names)
