@@ -18,7 +18,7 @@ from pour.errors import UsageError
 from pour.metrics.intervals import wilson
 from pour.models.copy_and_swap import copy_model, swap_module
 from pour.models.head import named_head
-from pour.models.projecting.projected_head import ProjectedHead, is_masked
+from pour.models.projecting.projected_head import ProjectedHead, is_head_layer, is_masked
 from pour.models.tap import extract_features
 from pour.models.unwrap import unwrap
 from pour.training.loop import fit
@@ -154,17 +154,22 @@ def _without_protection(model: nn.Module, forgotten: tuple[int, ...], head: str 
     old = named_head(network, head)
     if isinstance(old.module, ProjectedHead):
         network = swap_module(network, old.module, old.module.head)
+    layer = old.layer
+    if not is_head_layer(layer):
+        # The rows of another module are set in a layer of the same form.
+        layer = old.form.as_layer()
+        network = swap_module(network, old.layer, layer)
     renewed = is_masked(torch.zeros_like(old.weight[:, 0]) if old.bias is None else old.bias)
     renewed[list(forgotten)] = True
     for name in ("weight", "bias"):
-        if parametrize.is_parametrized(old.layer, name):
-            parametrize.remove_parametrizations(old.layer, name)
-        tensor = getattr(old.layer, name)
+        if parametrize.is_parametrized(layer, name):
+            parametrize.remove_parametrizations(layer, name)
+        tensor = getattr(layer, name)
         if isinstance(tensor, torch.Tensor):
             rows = tensor.detach().clone()
             rows[renewed] = rows[~renewed].mean(dim=0)
             # A new parameter, because another layer may share the old one.
-            setattr(old.layer, name, nn.Parameter(rows))
+            setattr(layer, name, nn.Parameter(rows))
     return network
 
 

@@ -12,8 +12,9 @@ from torch import nn
 from pour.errors import UsageError
 from pour.models.copy_and_swap import swap_module
 from pour.models.head import find_head
+from pour.models.linear_form import is_affine
 from pour.models.output import scores_of
-from pour.models.projecting.projected_head import ProjectedHead, is_affine
+from pour.models.projecting.projected_head import ProjectedHead
 from pour.models.tap import to_unit
 from pour.unlearning.forget_only import ForgetOnlyMethod, forget_accuracy
 from pour.unlearning.registry import register
@@ -49,7 +50,6 @@ class BoundaryExpand(ForgetOnlyMethod):
         if isinstance(head.module, ProjectedHead):
             raise UsageError("boundary-expand widens a plain head; fold the projected model first (pour.fold).")
         layer = head.layer
-        check_weight(layer, head.name, self.name)
         if not isinstance(layer, nn.Linear | nn.Conv2d) or not is_affine(layer):
             raise UsageError(
                 f"The head {head.name!r} is a {type(layer).__name__} that computes more than W z + b; boundary-expand "
@@ -58,6 +58,7 @@ class BoundaryExpand(ForgetOnlyMethod):
         extra = head.num_classes
         # The teacher of the anchors has the head as it was.
         original = frozen_copy(model, run) if self.anchor == "views" else model
+        check_weight(layer, head.name, self.name)
         wide = _widened(layer)
         model = swap_module(model, layer, wide)
 

@@ -66,7 +66,7 @@ class L1Sparse(IterativeMethod):
         total = self.as_recipe().total_steps(len(retained))
         penalised = max(1, total - self.plain_epochs * len(retained))
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        bias = find_head(model).layer.bias
+        bias = getattr(find_head(model).layer, "bias", None)
         masked = is_masked(bias.detach()).to(run.torch_device) if isinstance(bias, Tensor) else None
 
         def size_of(parameter: Tensor) -> Tensor:

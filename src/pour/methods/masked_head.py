@@ -45,7 +45,7 @@ class MaskedHead(Method):
         head = find_head(model)
         layer = head.layer
         classes = list(requested_classes(model, request))
-        if layer.bias is None:
+        if getattr(layer, "bias", None) is None:
             raise UsageError(f"The head {head.name!r} has no bias to hold the mask; masked-head needs one.")
         check_weight(layer, head.name, self.name)
         with torch.no_grad():

@@ -7,22 +7,25 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from pour.errors import UsageError
 from pour.models.card import card_of
-from pour.models.clip.zero_shot import TextHead
 from pour.models.known_places import known_place
-from pour.models.projecting.projected_head import ProjectedHead, is_affine, is_head_layer
+from pour.models.linear_form import form_of, has_form, linear_form
+from pour.models.projecting.projected_head import ProjectedHead, is_head_layer
 from pour.models.prove_head import structure_proves
 from pour.models.unwrap import unwrap
 from pour.models.verify_head import fits, gives_scores, modules_behind, returns_output, run_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pour.models.linear_form import LinearForm
 
 __all__ = ["Example", "Head", "find_head", "named_head"]
 
@@ -35,53 +38,68 @@ _NAMED = "named by the caller"
 _VERIFIED = "verified on an input"
 _BY_CODE = "proved by the code of the model"
 _REMEDY = "pass example= (a small batch of inputs), on which the head is verified, or see pour inspect."
-_END_IN_A_HEAD = "Move the computation of the scores into a module that ends in nn.Linear or a 1x1 nn.Conv2d."
+_END_IN_A_HEAD = (
+    "Move the computation of the scores into a module of its own, which takes the features and returns the scores "
+    "(nn.Linear, a 1x1 nn.Conv2d or a cosine head), and name it with head=."
+)
 
 
 @dataclass(frozen=True)
 class Head:
-    """The linear layer of a model that maps features z to scores, ``W z + b``."""
+    """The layer of a model that maps features z to scores, ``W z + b``, or ``W z / |z|`` (a cosine head)."""
 
     name: str
     """Dotted path inside the model, without compiling or parallel wrappers. Empty for the model itself."""
     module: nn.Module
-    """The layer: ``nn.Linear``, a 1x1 ``nn.Conv2d``, or a :class:`ProjectedHead` around one."""
+    """The layer: ``nn.Linear``, a 1x1 ``nn.Conv2d``, a module that computes the same or a cosine, or a
+    :class:`ProjectedHead` around one."""
     found_by: str = field(default="named by the caller", compare=False)
     """Sentence part: the way in which the layer was found, and the check that it gives the scores."""
 
     @property
-    def layer(self) -> nn.Linear | nn.Conv2d:
-        """Linear layer itself, without its projector."""
-        layer = self.module.layer if isinstance(self.module, ProjectedHead) else self.module
-        return cast("nn.Linear | nn.Conv2d", layer)
+    def layer(self) -> Any:
+        """Layer itself, without its projector: ``nn.Linear``, ``nn.Conv2d``, or a module of another form."""
+        return self.module.layer if isinstance(self.module, ProjectedHead) else self.module
+
+    @property
+    def form(self) -> LinearForm:
+        """Weight, C x d, and bias, detached. The weight of a cosine head is normalised as the head does it."""
+        return form_of(self.layer)
 
     @property
     def weight(self) -> Tensor:
         """Weight W, C x d, detached. The kernel of a convolution is flattened."""
-        return self.layer.weight.detach().flatten(1)
+        return self.form.rows
 
     @property
     def bias(self) -> Tensor | None:
         """Bias b of length C, detached, or None."""
-        bias = self.layer.bias
-        return None if bias is None else bias.detach()
+        return self.form.bias
 
     @property
     def dim(self) -> int:
         """Dimension of the input that contains the features: -1 for a linear layer, 1 for a convolution."""
-        return -1 if isinstance(self.layer, nn.Linear) else 1
+        return 1 if isinstance(self.layer, nn.Conv2d) else -1
 
     @property
     def num_classes(self) -> int:
         """Number C of scores."""
-        layer = self.layer
-        return layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
+        return self._shape[0]
 
     @property
     def num_features(self) -> int:
         """Width d of the features."""
+        return self._shape[1]
+
+    @cached_property
+    def _shape(self) -> tuple[int, int]:
         layer = self.layer
-        return layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
+        if isinstance(layer, nn.Linear):
+            return layer.out_features, layer.in_features
+        if isinstance(layer, nn.Conv2d):
+            return layer.out_channels, layer.in_channels
+        classes, width = self.form.rows.shape
+        return classes, width
 
 
 def find_head(model: nn.Module, *, head: str | None = None, example: Example | None = None) -> Head:
@@ -124,8 +142,6 @@ def find_head(model: nn.Module, *, head: str | None = None, example: Example | N
         return _proved(model, _checked(model, recorded, found_by), example, is_recorded=True)
     place = known_place(model)
     candidates = [name for name, module in model.named_modules() if is_head_layer(module)]
-    if place is None and not candidates:
-        raise UsageError(_no_linear_layer(model))
     if example is None:
         return _proved_candidate(model, place, candidates)
     return _verified_candidate(model, place, candidates, example)
@@ -167,21 +183,18 @@ def _checked(model: nn.Module, name: str, found_by: str) -> Head:
             f"The head {name!r} gives a single score; pour needs one score per class, so at least two: replace it by "
             "a layer whose first row and bias are zero."
         )
-    if not isinstance(head.layer, TextHead) and not head.weight.is_meta and not is_affine(head.layer):
-        raise UsageError(
-            f"The head {name!r} is a {type(head.layer).__name__} that computes more than W z + b; "
-            "replace it by nn.Linear or a 1x1 nn.Conv2d."
-        )
+    # Raises for a layer of another form.
+    _ = head.form
     return head
 
 
 def _initialised(model: nn.Module, name: str, found_by: str) -> Head:
     """Return the head called ``name``. Raise UsageError if it has no floating-point weights."""
     head = Head(name, model.get_submodule(name), found_by)
-    weight = head.layer.weight
-    if isinstance(weight, UninitializedParameter):
+    if any(isinstance(parameter, UninitializedParameter) for parameter in head.layer.parameters()):
         raise UsageError(f"The head {name!r} has no weights yet; run the model once on an example first.")
-    if not weight.is_floating_point():
+    weight = getattr(head.layer, "weight", None)
+    if isinstance(weight, Tensor) and not weight.is_floating_point():
         problem = f"The weights of the head {name!r} are quantised ({weight.dtype})"
         raise UsageError(f"{problem}; forget with the floating-point model and quantise the result.")
     return head
@@ -204,6 +217,8 @@ def _layer_name(model: nn.Module, name: str) -> str:
         return parent
     if isinstance(modules[name], ProjectedHead) or is_head_layer(modules[name]):
         return name
+    if has_form(modules[name]):
+        return name
     kind = type(modules[name])
     if "quantized" in kind.__module__:
         problem = f"The layer {name!r} is a quantised {kind.__name__}"
@@ -213,16 +228,35 @@ def _layer_name(model: nn.Module, name: str) -> str:
     raise UsageError(f"The layer {name!r} is a {kind.__name__}, not nn.Linear or a 1x1 nn.Conv2d; {fix}.")
 
 
+def _other_forms(model: nn.Module) -> list[str]:
+    """Return the modules of other classes that compute ``W z + b`` or cosines, the innermost of nested ones."""
+    names = [name for name, module in model.named_modules() if not is_head_layer(module) and has_form(module)]
+    return [name for name in names if not any(other != name and f".{other}".startswith(f".{name}") for other in names)]
+
+
+def _around(model: nn.Module, name: str) -> str:
+    """Return the cosine head around a layer, whose weight it uses without calling the layer, otherwise ``name``.
+
+    The projector belongs in front of the normalisation.
+    """
+    parts = name.split(".")
+    for depth in reversed(range(len(parts) if name else 0)):
+        calls: list[None] = []
+        parent = ".".join(parts[:depth])
+        with model.get_submodule(name).register_forward_hook(lambda *_, calls=calls: calls.append(None)):
+            form = linear_form(model.get_submodule(parent))
+        if form is not None and form.is_cosine and not calls:
+            return parent
+    return name
+
+
 def _no_linear_layer(model: nn.Module) -> str:
     """Return why a model without a linear layer is refused."""
     quantised = [name for name, module in model.named_modules() if "quantized" in type(module).__module__]
     if quantised:
         problem = f"The model is quantised ({quantised[-1]} is a {type(model.get_submodule(quantised[-1])).__name__})"
         return f"{problem}; forget with the floating-point model and quantise the result."
-    return (
-        "The model has no linear layer or 1x1 convolution that could be its head; pour works on classifiers that end "
-        "in one."
-    )
+    return "The model has no linear layer or 1x1 convolution that could be its head. " + _END_IN_A_HEAD
 
 
 def _proved(model: nn.Module, head: Head, example: Example | None, *, is_recorded: bool) -> Head:
@@ -247,8 +281,15 @@ def _proved_candidate(model: nn.Module, place: tuple[str, str] | None, candidate
     # Behind the head, no other layer can pass this check.
     for name in reversed(candidates):
         if structure_proves(model, name):
+            return _checked(model, _around(model, name), f"the last layer, {_BY_CODE}")
+    forms = _other_forms(model)
+    for name in forms:
+        if structure_proves(model, name):
             return _checked(model, name, f"the last layer, {_BY_CODE}")
-    layers = _listed(model, candidates[-_SHOWN:])
+    listed = [*candidates, *forms]
+    if not listed:
+        raise UsageError(_no_linear_layer(model))
+    layers = _listed(model, listed[-_SHOWN:])
     raise UsageError(
         f"The code of the model does not prove which layer gives its scores; among its linear layers are {layers}; "
         f"{_REMEDY}{_advice(model)}"
@@ -263,27 +304,41 @@ def _verified_candidate(
         head = _checked(model, place[0], f"the place that {place[1]} names, {_VERIFIED}")
         if gives_scores(model, head, example):
             return head
-    heads = [_initialised(model, name, _VERIFIED) for name in candidates]
     output = run_on(model, example)
+    heads = [_initialised(model, name, _VERIFIED) for name in candidates]
     fitting = [head for head in heads if fits(head, output)]
+    giving = _giving(model, fitting, example)
+    if not giving:
+        # Of nested modules that give the scores, the linear layer inside is the head.
+        forms = [_initialised(model, name, _VERIFIED) for name in _other_forms(model)]
+        heads += forms
+        fitting += (others := [head for head in forms if fits(head, output)])
+        giving = _giving(model, others, example)
+    if not heads:
+        raise UsageError(_no_linear_layer(model))
     if all(head.num_classes < 2 for head in fitting):
         for head in fitting:
             _checked(model, head.name, _VERIFIED)
-        layers = _listed(model, candidates[-_SHOWN:])
+        layers = _listed(model, [head.name for head in heads][-_SHOWN:])
         problem = f"No linear layer gives as many scores as the model; its linear layers are {layers}"
         raise UsageError(f"{problem}. {_advice(model).strip() or _END_IN_A_HEAD}")
-    fitting = [head for head in fitting if head.num_classes > 1]
-    giving = [head for head in fitting if gives_scores(model, head, example, anywhere=True)]
-    if len(giving) > 1:
-        # An embedding behind an activation may be returned next to the scores.
-        giving = [head for head in giving if returns_output(model, head, example)] or giving
     if len(giving) > 1:
         raise _ambiguous(model, [head.name for head in giving])
     if giving and gives_scores(model, giving[0], example):
-        return _checked(model, giving[0].name, _VERIFIED)
+        return _checked(model, _around(model, giving[0].name), _VERIFIED)
+    fitting = [head for head in fitting if head.num_classes > 1]
     layers, has = _listed(model, [head.name for head in fitting]), "have" if len(fitting) > 1 else "has"
     problem = f"No linear layer gives the model's scores, although {layers} {has} as many outputs"
     raise UsageError(f"{problem}. {_changed_scores(model, fitting[-1], example)}")
+
+
+def _giving(model: nn.Module, heads: Sequence[Head], example: Example) -> list[Head]:
+    """Return the layers whose output the model returns as one of its outputs."""
+    giving = [head for head in heads if gives_scores(model, head, example, anywhere=True)]
+    if len(giving) > 1:
+        # An embedding behind an activation may be returned next to the scores.
+        return [head for head in giving if returns_output(model, head, example)] or giving
+    return giving
 
 
 def _verify(model: nn.Module, head: Head, example: Example) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pour.errors import UsageError, first_line
 from pour.models.modes import evaluating
 from pour.models.output import output_tensors, scores_of
-from pour.models.projecting.projected_head import ProjectedHead, is_masked
+from pour.models.projecting.projected_head import ProjectedHead, is_head_layer, is_masked
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -191,7 +191,7 @@ def _weight_gives_scores(model: nn.Module, head: Head, example: Example, *, anyw
     rows of a projected head, whose mask stays in place, keep their order.
     """
     output = run_on(model, example)
-    parameters = dict(head.layer.named_parameters(recurse=False))
+    parameters = dict(head.layer.named_parameters(recurse=False)) if is_head_layer(head.layer) else {}
     if not fits(head, output) or "weight" not in parameters:
         return False
     compared = torch.ones_like(head.weight[:, 0], dtype=torch.bool) if head.bias is None else ~is_masked(head.bias)

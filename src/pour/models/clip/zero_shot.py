@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pour.errors import UsageError
 from pour.models.card import architecture, set_architecture, set_class_names
 from pour.models.clip.dual_encoder import embed_images, expectations, find_image_projection
+from pour.models.linear_form import RowLayer
 from pour.models.networks.normalize import Normalize, resized
 from pour.models.projecting.projected_head import is_masked
 from pour.models.unwrap import unwrap
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["TextHead", "ZeroShotClassifier", "zero_shot_classifier"]
 
 
-class TextHead(nn.Linear):
+class TextHead(RowLayer):
     r"""A head of text embeddings: ``scale * cos(z, t_c) + b_c`` for each class c.
 
     Embeddings (N, d) in, not normalised, scores (N, C) out. Texts and biases are fixed. The bias is the same for all

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,9 @@ from pour.models.clip.dual_encoder import find_image_projection
 from pour.models.clip.zero_shot import TextHead, ZeroShotClassifier
 from pour.models.copy_and_swap import copy_model, swap_module
 from pour.models.history import HistoryEntry, add_entry
+from pour.models.linear_form import is_affine
 from pour.models.projecting.project import projected_layers
-from pour.models.projecting.projected_head import ProjectedHead, is_affine
+from pour.models.projecting.projected_head import ProjectedHead
 from pour.models.state import digest
 from pour.models.unwrap import unwrap
 
@@ -83,6 +84,13 @@ def fold(model: nn.Module) -> nn.Module:
 
 def _check(model: nn.Module, name: str, projected: Projected) -> None:
     """Raise UsageError if the projector cannot be merged."""
+    layer: Any = projected.layer
+    is_linear = isinstance(layer, TextHead) or (isinstance(layer, nn.Linear | nn.Conv2d) and is_affine(layer))
+    if isinstance(projected, ProjectedHead) and not is_linear:
+        raise UsageError(
+            f"The head {name!r} is a {type(layer).__name__} that computes more than W z + b, so nothing can be folded "
+            f"into it; {_KEEP}"
+        )
     place, tensors = _target(model, name, projected)
     owners = [owner for owner, _, _ in tensors]
     if any(parametrize.is_parametrized(owner) or tensor not in owner._parameters for owner, tensor, _ in tensors):
@@ -97,12 +105,7 @@ def _check(model: nn.Module, name: str, projected: Projected) -> None:
         raise UsageError(f"The {place} shares its weight with another layer, which folding would change too; {_KEEP}")
     if not isinstance(projected, ProjectedHead) or isinstance(projected.layer, TextHead):
         return
-    layer, projector = projected.layer, projected.projector
-    if not is_affine(layer):
-        raise UsageError(
-            f"The {place} is a {type(layer).__name__} that computes more than W z + b, so nothing can be folded into "
-            f"it; {_KEEP}"
-        )
+    projector = projected.projector
     if layer.bias is None and isinstance(projector, Eraser) and bool(projector.constant.any()):
         raise UsageError(f"The {place} has no bias for the constant part of the eraser; {_KEEP}")
     if layer.bias is None and projected.forgotten and projected.forgotten_logit == "mask":
@@ -147,8 +150,9 @@ def _image_projection(model: nn.Module, projected: Projected) -> ImageProjection
 def _merge(model: nn.Module, name: str, projected: Projected) -> None:
     """Overwrite the weights next to the projector, and the bias and the rows of the forgotten classes of a head."""
     _, tensors = _target(model, name, projected)
-    if isinstance(projected, ProjectedHead) and projected.layer.bias is not None and projected.bias is not None:
-        projected.layer.bias.copy_(projected.bias)
+    layer: Any = projected.layer
+    if isinstance(projected, ProjectedHead) and layer.bias is not None and projected.bias is not None:
+        layer.bias.copy_(projected.bias)
     removal = _in_float64(projected.projector)
     tolerance = 8 * torch.finfo(next(projected.projector.buffers()).dtype).eps
     for owner, tensor_name, dim in tensors:
@@ -163,7 +167,7 @@ def _merge(model: nn.Module, name: str, projected: Projected) -> None:
             merged[noise] = 0
             rows.copy_(merged)
     if isinstance(projected, ProjectedHead) and projected.forgotten_logit != "keep":
-        projected.layer.weight[list(projected.forgotten)] = 0
+        layer.weight[list(projected.forgotten)] = 0
 
 
 def _in_float64(removal: Projector | Eraser) -> Projector | Eraser:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from pour.errors import UsageError, check_choice
 from pour.geometry.eraser import Eraser
 from pour.geometry.projector import Projector
+from pour.models.linear_form import linear_form
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ForgottenLogit",
     "ProjectedHead",
-    "is_affine",
     "is_head_layer",
     "is_masked",
     "masked_score",
@@ -39,20 +39,6 @@ def is_head_layer(module: nn.Module) -> bool:
         and module.padding in ((0, 0), "valid", "same")
         and module.groups == 1
     )
-
-
-@torch.no_grad()
-def is_affine(layer: nn.Linear | nn.Conv2d) -> bool:
-    """Return whether ``layer`` computes ``W z + b``, which a subclass such as a cosine classifier does not."""
-    if type(layer).forward in (nn.Linear.forward, nn.Conv2d.forward):
-        return True
-    weight = layer.weight.flatten(1)
-    z = torch.linspace(-1, 2, weight.shape[1], dtype=weight.dtype, device=weight.device).unsqueeze(0)
-    scores: Tensor = layer(z if isinstance(layer, nn.Linear) else z[:, :, None, None])
-    expected = nn.functional.linear(z, weight, layer.bias)
-    # A GPU may round the features to the ten bits of TF32.
-    tolerance = max(1e-3, 8 * torch.finfo(weight.dtype).eps)
-    return torch.allclose(scores.flatten(1), expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
 
 
 def masked_score(dtype: torch.dtype) -> float:
@@ -92,10 +78,11 @@ def projector_of_state(state: Mapping[str, Tensor], head: str) -> Projector | Er
 class ProjectedHead(nn.Module):
     """``scores = W P z + b`` with ``P z = z - (z Q^T) Q``: the projector, then the untouched head (the paper's POUR-P).
 
-    Features (..., d) for a linear head or (N, d, H, W) for a 1x1 convolution in, scores of the head's shape out.
+    Features (..., d) for a linear head or (N, d, H, W) for a 1x1 convolution in, scores of the head's shape out. A
+    cosine head gets the projected features before it normalises them: ``s cos(P z, w)``.
 
     Args:
-        head: ``nn.Linear``, or ``nn.Conv2d`` with 1x1 kernels.
+        head: ``nn.Linear``, ``nn.Conv2d`` with 1x1 kernels, or a module that computes the same or cosines.
         projector: Projector, or another affine map (eraser), on features of the head's width.
         forgotten: Indices of the forgotten classes; empty for a concept that is no class.
         forgotten_logit: Scores of these classes.
@@ -119,31 +106,35 @@ class ProjectedHead(nn.Module):
         forgotten_logit: ForgottenLogit = "mask",
     ) -> None:
         super().__init__()
-        if not isinstance(head, nn.Linear | nn.Conv2d) or not is_head_layer(head):
-            raise UsageError(f"A head must be nn.Linear or a 1x1 nn.Conv2d without groups, not {head}.")
+        form = None if is_head_layer(head) else linear_form(head)
+        if not is_head_layer(head) and form is None:
+            raise UsageError(f"A head must be nn.Linear, a 1x1 nn.Conv2d without groups or a cosine head, not {head}.")
         check_choice("forgotten_logit", forgotten_logit, get_args(ForgottenLogit))
         self.projector: Projector | Eraser = projector
-        self.head: nn.Linear | nn.Conv2d = head
+        self.head: Any = head
         self.forgotten = tuple(sorted(forgotten))
         self.forgotten_logit: ForgottenLogit = forgotten_logit
-        self.dim = -1 if isinstance(head, nn.Linear) else 1
+        self.dim = 1 if isinstance(head, nn.Conv2d) else -1
+        rows: Any = self.head.weight if form is None else form.rows
+        self.out_features, self.in_features = int(rows.shape[0]), int(rows.shape[1])
         if projector.num_features != self.in_features:
             raise UsageError(
                 f"The projector works on {projector.num_features} features, but the head takes {self.in_features}."
             )
-        mask = torch.zeros(self.out_features, dtype=torch.bool, device=head.weight.device)
+        mask = torch.zeros(self.out_features, dtype=torch.bool, device=next(head.parameters()).device)
         mask[list(self.forgotten)] = True
         self.register_buffer("forgotten_mask", mask if self.dim == -1 else mask.view(-1, 1, 1), persistent=False)
 
     @property
-    def layer(self) -> nn.Linear | nn.Conv2d:
+    def layer(self) -> nn.Module:
         """Head behind the projector."""
-        return self.head
+        layer: nn.Module = self.head
+        return layer
 
     @property
     def weight(self) -> Tensor:
-        """``W P``, for a model that computes its scores from the weight instead of calling its head."""
-        weight = self.head.weight
+        """``W P`` of a linear head, for a model that uses the weight instead of calling its head."""
+        weight: Tensor = self.head.weight
         folded = self.projector.fold(weight.flatten(1).to(self._precise)).to(weight.dtype)
         if self._replaced:
             folded = folded.masked_fill(self.forgotten_mask.view(-1, 1), 0)
@@ -152,7 +143,8 @@ class ProjectedHead(nn.Module):
     @property
     def bias(self) -> Tensor | None:
         """Bias that belongs to :attr:`weight`, or None if nothing is added."""
-        weight, bias = self.head.weight, self.head.bias
+        weight: Tensor = self.head.weight
+        bias: Tensor | None = self.head.bias
         if isinstance(self.projector, Eraser):
             offset = self.projector.offset(weight.flatten(1).to(self._precise)).to(weight.dtype)
             bias = offset if bias is None else bias + offset
@@ -173,19 +165,9 @@ class ProjectedHead(nn.Module):
     def _forgotten_score(self, dtype: torch.dtype) -> float:
         return 0.0 if self.forgotten_logit == "zero" else masked_score(dtype)
 
-    @property
-    def in_features(self) -> int:
-        """Width d of the features."""
-        return int(self.head.weight.shape[1])
-
-    @property
-    def out_features(self) -> int:
-        """Number of classes."""
-        return int(self.head.weight.shape[0])
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Compute the scores ``W P z + b`` of ``features`` z."""
-        scores: Tensor = self.head(self.projector(features, dim=self.dim))
+    def forward(self, features: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Compute the scores ``W P z + b`` of ``features`` z. A head of its own code may take more arguments."""
+        scores: Tensor = self.head(self.projector(features, dim=self.dim), *args, **kwargs)
         if not self._replaced:
             return scores
         return scores.masked_fill(self.forgotten_mask, self._forgotten_score(scores.dtype))

@@ -229,7 +229,7 @@ def _fold_gap(projected: nn.Module, images: Tensor) -> float:
     folded = fold(projected)
     with evaluating(projected), evaluating(folded), torch.inference_mode():
         first, second = (scores_of(model(images.to(device_of(model)))) for model in (projected, folded))
-    scale = find_head(folded).layer.log_scale.exp()  # type: ignore[operator]
+    scale = find_head(folded).layer.log_scale.exp()
     return float(((first - second).abs().max() / scale).item())
 
 
