@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pour.auditing import AuditedData, AuditedModel, AuditReport, Discrepancy, Line, Reading, RelearningCurve
+from pour.auditing.pictures import Pictures
 from pour.metrics.catalogue import list_metrics
 from pour.models.history import HistoryEntry
 from pour.report import Embedding, FigureSection
@@ -27,8 +28,13 @@ def sample_report(
     retrained: bool = True,
     methods: tuple[str, ...] = ("pour-p",),
     shift: float = 0.0,
+    history: Sequence[HistoryEntry] = (),
+    embedding: Embedding | None = None,
 ) -> AuditReport:
-    """An audit with a line for every measure of a classifier, in its section, and everything beside the lines."""
+    """An audit with a line for every measure of a classifier, in its section, and everything beside the lines.
+
+    Its pictures have the map of ``embedding`` and no figure.
+    """
     roles = ["original", "unlearned", *(["retrained"] if retrained else [])]
     lines = []
     judged = [metric for metric in list_metrics() if metric.above is not None and "iou_" not in metric.name]
@@ -54,16 +60,19 @@ def sample_report(
     counts = np.zeros(len(classes), int)
     counts[0] = 9
     curve = tuple(Reading(value=value) for value in (0.0, 0.5))
+    data = AuditedData(
+        name="digits", classes=tuple(classes), forgotten=forgotten, counts={"test": (9, 90), "train": (50, 500)}
+    )
     return AuditReport(
-        data=AuditedData(
-            name="digits", classes=tuple(classes), forgotten=forgotten, counts={"test": (9, 90), "train": (50, 500)}
-        ),
+        data=data,
+        pictures=None if embedding is None else Pictures(task="none", data={"map": embedding.payload(data)}),
         models={
             role: AuditedModel(
                 digest=f"{index}" * 64,
                 architecture="resnet18",
                 methods=methods if role == "unlearned" else (),
                 projected=role == "unlearned",
+                history=tuple(history) if role == "unlearned" else (),
             )
             for index, role in enumerate(roles)
         },

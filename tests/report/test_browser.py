@@ -32,22 +32,22 @@ EVIL = "</script><script>document.title='taken'</script><img src=x onerror=\"doc
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
-    report, other = sample_report(), sample_report(methods=("pour-d",), shift=0.3)
+    report = sample_report(history=sample_history(), embedding=sample_embedding())
+    other = sample_report(methods=("pour-d",), shift=0.3, history=sample_history("pour-d"))
     write_report(
         report,
         folder / "report.html",
-        history=sample_history(),
-        runs=[ReportedRun(name="pour-d", report=other, history=sample_history("pour-d"))],
+        runs=[ReportedRun(name="pour-d", report=other)],
         figures=sample_figures(),
-        embedding=sample_embedding(),
         command="pour audit original.safetensors forgotten.safetensors --forget three --report report.html",
     )
     report.save(folder / "report.json")
     other.save(folder / "other.json")
     write_report(
-        sample_report(classes=("zero", "one", "two", EVIL), methods=(EVIL,)),
+        sample_report(
+            classes=("zero", "one", "two", EVIL), methods=(EVIL,), embedding=sample_embedding(models=("original", EVIL))
+        ),
         folder / "evil.html",
-        embedding=sample_embedding(models=("original", EVIL)),
     )
     write_report(sample_report(retrained=False), folder / "alone.html")
     return folder

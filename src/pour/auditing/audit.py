@@ -49,6 +49,7 @@ def audit(
     limit: int | None = None,
     relearn: Relearning | bool = False,
     layers: bool = False,
+    pictures: bool = False,
     align: Align = "procrustes",
     epsilon: float | None = None,
     cache: str | os.PathLike[str] | None = None,
@@ -77,6 +78,8 @@ def audit(
         limit: Largest number of training samples on each side, forgotten and retained. All test samples are used.
         relearn: Also run the relearn attack, with these options or the default ones.
         layers: Also compare the models layer by layer.
+        pictures: Also compute and keep what :func:`pour.write_report` draws, such as a map of the features and
+            Grad-CAM. They are part of the report's file.
         align: How the distances make the features of different networks comparable.
         epsilon: Limit of the distances in Definition 2.1; by default the distance of two retrained models.
         cache: Folder that keeps the features of the reference models for the next audit.
@@ -133,6 +136,7 @@ def audit(
         limit=limit,
         relearning=Relearning() if relearn is True else relearn or None,
         layers=layers,
+        pictures=pictures,
         align=align,
         epsilon=epsilon,
         cache=None if cache is None else Path(cache),

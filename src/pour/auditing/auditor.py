@@ -16,6 +16,8 @@ from pour.auditing.distance import Discrepancy, decide, discrepancies
 from pour.auditing.layers import LayerMap, layer_maps
 from pour.auditing.measure import Measurer, aus_reading, suffix_of
 from pour.auditing.measurement import Reading
+from pour.auditing.pictures import Subject, compute_pictures
+from pour.auditing.processes import is_first_process
 from pour.auditing.relearning import RelearningCurve, relearn
 from pour.auditing.report import AuditedData, AuditedModel, AuditReport
 from pour.auditing.report_lines import LineBook
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pour.auditing.distance import Align
-    from pour.auditing.features import Role, Side, Tapped, View
+    from pour.auditing.features import Role, Seen, Side, Tapped, View
     from pour.auditing.relearning import Relearning
     from pour.data.samples import Batches, IndexedSamples
     from pour.metrics.unlearning import Reference
@@ -62,6 +64,7 @@ class Auditor(Tapper):
     relearning: Relearning | None
     """Options of the relearn attack; None leaves it out."""
     layers: bool
+    pictures: bool
     align: Align
     epsilon: float | None
     book: LineBook = field(default_factory=LineBook)
@@ -107,7 +110,21 @@ class Auditor(Tapper):
             relearning=curves,
             notes=tuple(self.notes),
         )
-        return report.keep({role: model.splits["test"] for role, model in tapped.items()})
+        seen: dict[str, Seen] = {role: model.splits["test"] for role, model in tapped.items()}
+        return self._pictured(report.keep(seen)).keep(seen)
+
+    def _pictured(self, report: AuditReport) -> AuditReport:
+        """Return the report with its pictures, if they are requested."""
+        if not self.pictures or not is_first_process():
+            return report
+        subject = Subject(
+            models={role: model for role, model in self.models.items() if role != "retrained_second"},
+            reports={"unlearned": report},
+            samples=self.audited.samples["test"],
+            run=self.run,
+            head=self.heads["original"],
+        )
+        return replace(report, pictures=compute_pictures(self.audited.task.name, subject))
 
     def _advance(self, count: int, note: str) -> None:
         self._done += count
@@ -280,12 +297,13 @@ class Auditor(Tapper):
 
     def _described(self, role: Role, tapped: Tapped) -> AuditedModel:
         model = self.models[role]
-        described = architecture(model)
+        described, entries = architecture(model), tuple(history(model))
         return AuditedModel(
             digest=tapped.digest,
             architecture=None if described is None else described.name,
-            methods=tuple(entry.method for entry in history(model)),
+            methods=tuple(entry.method for entry in entries),
             projected=tapped.projected,
+            history=entries,
         )
 
     def _relearn(self) -> Iterator[RelearningCurve]:

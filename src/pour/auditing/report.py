@@ -7,17 +7,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pour._io import write_text
+from pour._io import refuse_to_overwrite, write_text
 from pour._records import decode, encode, read, record
 from pour._version import __version__
 from pour.auditing.distance import Discrepancy
 from pour.auditing.layers import LayerMap
 from pour.auditing.measurement import Reading
+from pour.auditing.pictures import Pictures
 from pour.auditing.relearning import RelearningCurve
 from pour.auditing.summary import summarise
 from pour.auditing.verdict import Verdict
 from pour.errors import UsageError
 from pour.metrics.catalogue import metric_of
+from pour.models.history import HistoryEntry
 
 if TYPE_CHECKING:
     import os
@@ -66,6 +68,13 @@ class AuditedModel:
     """Methods in the model's history, oldest first."""
     projected: bool
     """Whether the model has a projector before its head."""
+    history: tuple[HistoryEntry, ...] = ()
+    """The model's history, oldest first."""
+
+    @property
+    def seconds(self) -> float:
+        """Time of all steps of the history; 0 if no step recorded its time."""
+        return sum(entry.seconds for entry in self.history)
 
 
 @record()
@@ -117,6 +126,8 @@ class AuditReport:
     relearning: tuple[RelearningCurve, ...] = ()
     notes: tuple[str, ...] = ()
     """Reasons for absent measures."""
+    pictures: Pictures | None = None
+    """What the page draws; None without ``pictures=True``."""
     pour_version: str = __version__
     schema_version: int = 1
 
@@ -200,8 +211,14 @@ class AuditReport:
         """
         return decode(cls, text, source)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the report as JSON. Replace an existing file, or leave it as it was if writing fails."""
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> Path:
+        """Write the report as JSON, with its pictures. A file stays as it was if writing fails.
+
+        Args:
+            path: File of the report.
+            overwrite: Replace an existing file. If False, raise UsageError if there is one.
+        """
+        refuse_to_overwrite(Path(path), overwrite=overwrite)
         write_text(path, self.to_json() + "\n")
         return Path(path)
 

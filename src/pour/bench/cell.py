@@ -8,7 +8,7 @@ import platform
 import time
 import traceback
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from pour._provenance import circumstances
 from pour._version import __version__
 from pour.auditing.audit import audit
 from pour.auditing.measurement import Reading
+from pour.auditing.pictures import Subject, compute_pictures
 from pour.bench.selection import relative_change
 from pour.bench.shared_models import ModelKey, SharedModel, SharedModels
 from pour.bench.store import CELLS, Cell, CellKey, write_cell
@@ -150,7 +151,9 @@ class CellWorker:
         )
         if report is not None and tried.model is not None and row.name in shared.experiment.pictures:
             self._draw(cell, report, {"original": models["original"].model, "unlearned": tried.model}, run)
-        write_cell(shared.out, cell, surroundings, None if report is None else report.to_json() + "\n")
+        write_cell(
+            shared.out, cell, surroundings, None if report is None else _without_history(report).to_json() + "\n"
+        )
 
     def _measure(
         self, row: Row, key: CellKey, tried: Attempt, models: Mapping[SharedRole, SharedModel], run: Run
@@ -184,12 +187,14 @@ class CellWorker:
 
     def _draw(self, cell: Cell, report: AuditReport, models: Mapping[str, nn.Module], run: Run) -> None:
         # Only these rows need matplotlib.
-        from pour.report.pictures import Subject, save_pictures
+        from pour.report.pictures import save_picture
 
-        samples = self._shared.task.split(self._shared.dataset, "test")
+        task = self._shared.task
+        samples = task.split(self._shared.dataset, "test")
         subject = Subject(models=models, reports={"unlearned": report}, samples=samples, run=run)
+        pictured = replace(report, pictures=compute_pictures(task.name, subject))
         name = f"{'-'.join(cell.forgotten_names).lower()}-{cell.key.row}-seed-{cell.key.seed}.png"
-        save_pictures(self._shared.task.name, subject, self._shared.out / "overlays" / name)
+        save_picture(pictured, self._shared.out / "overlays" / name)
 
     def _models(self, key: CellKey) -> dict[SharedRole, SharedModel]:
         keys = {role: ModelKey.of(key.seed, role, key.forget) for role in self._shared.experiment.roles}
@@ -309,3 +314,9 @@ def slower(method: str, options: Mapping[str, Any]) -> Iterator[tuple[float, dic
     if rates and None not in rates.values():
         for factor in _FACTORS:
             yield factor, {**options, **{name: float(f"{rate * factor:.6g}") for name, rate in rates.items()}}
+
+
+def _without_history(report: AuditReport) -> AuditReport:
+    """Return the report without the losses of its models, which would be most of a store."""
+    models = {role: replace(model, history=()) for role, model in report.models.items()}
+    return replace(report, models=models)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pour.auditing.report import AuditReport
-    from pour.report.pictures import Subject
 
 __all__ = ["audit"]
 
@@ -75,7 +74,6 @@ def audit(
 ) -> None:
     """Measure what an unlearned model still knows; --report writes a page."""
     from pour.auditing import is_first_process
-    from pour.training.run import Run
     from pour.training.tasks.task import find_task, get_task
 
     references = retrained or []
@@ -102,6 +100,7 @@ def audit(
         layers=layers,
         cache=cache,
         cache_unlearned=cache is not None,
+        pictures=report is not None,
         seed=seed,
         device=device,
         precision=precision,  # type: ignore[arg-type]
@@ -111,12 +110,7 @@ def audit(
         return
     if report is not None:
         result.save(report.with_suffix(".json"))
-        from pour.report.pictures import Subject
-
-        models = {"original": before, "unlearned": after} | ({"retrained": opened[0]} if opened else {})
-        run = Run(seed=seed, device=device, progress=False)
-        subject = Subject(models=models, reports={"unlearned": result}, samples=task.split(dataset, "test"), run=run)
-        _write_page(result, report, task.name, subject, files)
+        pour.write_report(result, report, command=shlex.join(["pour", *sys.argv[1:]]))
     _tell(result, out, report, as_json=as_json, quiet=quiet)
 
 
@@ -147,18 +141,3 @@ def _tell(result: AuditReport, out: Path | None, report: Path | None, *, as_json
     for path in (out, report):
         if path is not None:
             typer.echo(path, err=as_json)
-
-
-def _write_page(result: AuditReport, path: Path, task: str, subject: Subject, files: list[Path]) -> None:
-    from pour.report.pictures import draw_gallery
-
-    gallery = draw_gallery(task, subject)
-    pour.write_report(
-        result,
-        path,
-        history=pour.history(subject.models["unlearned"]),
-        figures=gallery.figures,
-        embedding=gallery.embedding,
-        command=shlex.join(["pour", *sys.argv[1:]]),
-        files=files,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,7 @@ from pour.cli.flags import Quiet, Seed
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pour.report.pictures import Subject
+    from pour.auditing.pictures import Subject
 
 __all__ = ["demo"]
 
@@ -42,8 +43,8 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """The whole story on digits, in under a minute, with a report."""
+    from pour.auditing.pictures import Subject
     from pour.auditing.terminal import summary_text
-    from pour.report.pictures import Subject
     from pour.training import Run
 
     console, started = open_console(quiet=quiet), time.perf_counter()
@@ -102,8 +103,8 @@ def _train(name: str, seed: int, images: int, console: Console) -> list[Any]:
 
 def _write(out: Path, subject: Subject, command: str) -> Path:
     """Write the models, their audits and the page, and return the page's path."""
+    from pour.auditing.pictures import compute_pictures
     from pour.report import ReportedRun
-    from pour.report.pictures import draw_gallery
 
     files = {title: method for title, (method, _) in _METHODS.items()}
     saved = [
@@ -113,18 +114,12 @@ def _write(out: Path, subject: Subject, command: str) -> Path:
     runs = []
     for title, report in subject.reports.items():
         report.save(out / f"{files[title]}.json")
-        runs.append(ReportedRun(name=title, report=report, history=pour.history(subject.models[title])))
-    gallery = draw_gallery("classify", subject)
+        runs.append(ReportedRun(name=title, report=report))
+    # One map of features shows the models of all methods.
+    leading = replace(runs[0].report, pictures=compute_pictures("classify", subject))
+    leading.save(out / f"{files[_LEADING]}.json")
     return pour.write_report(
-        runs[0].report,
-        out / "report.html",
-        name=runs[0].name,
-        history=runs[0].history,
-        runs=runs[1:],
-        figures=gallery.figures,
-        embedding=gallery.embedding,
-        command=command,
-        files=saved,
+        leading, out / "report.html", name=runs[0].name, runs=runs[1:], command=command, files=saved
     )
 
 

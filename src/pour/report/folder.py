@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FoundReport", "ReportFolder"]
 
-# The JSON of an audit has a few hundred kilobytes; larger files contain something else.
+# The JSON of an audit with pictures has a few megabytes; larger files contain something else.
 _LARGEST = 32 * 2**20
 
 

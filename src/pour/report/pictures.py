@@ -1,116 +1,111 @@
-"""Pictures of an experiment by the name of its task: a gallery for the page, and small files for a grid."""
+"""Pictures of an audit by the name of its task: computed with the audit, drawn on a page or as a small file."""
 
 from __future__ import annotations
 
-import importlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import contextlib
+import zlib
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
+from pour.auditing.pictures import Subject, load_built_in, register_computation
 from pour.errors import UsageError
-from pour.models.history import history
 from pour.report.figures.layers import draw_layers
 from pour.report.figures.losses import draw_losses, loss_data
 from pour.report.figures.relearning import draw_relearning
+from pour.report.figures.tradeoff import PlaneOf, draw_tradeoff, tradeoff_data
 from pour.report.page.sections import FigureSection
+from pour.training.tasks.task import get_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from torch import nn
-
-    from pour.auditing.features import Seen
     from pour.auditing.report import AuditReport
-    from pour.report.page.feature_map import Embedding
-    from pour.training.run import Run
 
-__all__ = ["Gallery", "Subject", "draw_gallery", "register_pictures", "save_pictures"]
+__all__ = ["Subject", "draw_pictures", "register_pictures", "save_picture"]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Subject:
-    """Models, audits and samples of a gallery."""
-
-    models: Mapping[str, nn.Module]
-    """Models by name: ``original``, ``retrained`` if there is such a model, and unlearned models."""
-    reports: Mapping[str, AuditReport]
-    """Audits of the unlearned models by the same names. The first is the audit of the page."""
-    samples: Any
-    """Test samples of the task."""
-    run: Run
-    head: str | None = None
-    """Name of the models' head, if pour cannot find it."""
-
-    @property
-    def seen(self) -> dict[str, Seen]:
-        """Features and scores of the models on the test samples, by name, as the audits have kept them."""
-        name, first = next(iter(self.reports.items()))
-        if not first.seen:
-            raise UsageError(f"The report {name!r} was read from a file, which has no features; audit the model again.")
-        roles = {"original": first, name: first, **self.reports, "retrained": first}
-        return {
-            name: report.seen["unlearned" if name in self.reports else name]
-            for name, report in roles.items()
-            if name in self.models
-        }
-
-
-@dataclass(frozen=True)
-class Gallery:
-    """Pictures for :func:`~pour.report.page.audit_page.write_report`."""
-
-    figures: tuple[FigureSection, ...] = ()
-    embedding: Embedding | None = None
-
-
-# Modules that register the pictures of the tasks of this package.
-_BUILT_IN = {
-    "classify": "pour.report.page.gallery",
-    "match": "pour.report.page.gallery",
-    "segment": "pour.report.page.overlays",
-}
-_PICTURES: dict[str, tuple[Callable[[Subject], Gallery], Callable[[Subject, Path], object] | None]] = {}
+Draw: TypeAlias = "Callable[[AuditReport], list[FigureSection]]"
+Save: TypeAlias = "Callable[[AuditReport, Path], object]"
+_DRAWERS: dict[str, tuple[Draw, Save | None]] = {}
 
 
 def register_pictures(
-    task: str, gallery: Callable[[Subject], Gallery], save: Callable[[Subject, Path], object] | None = None
+    task: str, compute: Callable[[Subject], dict[str, Any]], draw: Draw, save: Save | None = None
 ) -> None:
     """Set the pictures of a task. A task without pictures has only the figures that any report can have.
 
     Args:
         task: Name of the task.
-        gallery: Function that draws the gallery of a page.
-        save: Function that writes a small picture to a file, for the rows of a grid.
+        compute: Function that runs the models and returns the data of the pictures by name, as JSON values.
+            :func:`pour.auditing.pictures.pack` makes a JSON value of an array. The audit keeps them in
+            ``report.pictures.data``.
+        draw: Function that draws the data of a report for its page. It runs no model.
+        save: Function that writes a small picture of a report to a file, for the rows of a grid.
     """
-    _PICTURES[task] = (gallery, save)
+    register_computation(task, compute)
+    _DRAWERS[task] = (draw, save)
 
 
-def draw_gallery(task: str, subject: Subject) -> Gallery:
-    """Return the pictures of a page for the task with the name ``task``."""
-    draw, _ = _pictures(task)
-    gallery = draw(subject) if draw else Gallery()
-    return Gallery((*gallery.figures, *_common_figures(subject)), gallery.embedding)
+def draw_pictures(reports: Mapping[str, AuditReport]) -> list[FigureSection]:
+    """Return the figures of a page from the reports of its runs alone. The first report is the one of the page."""
+    report = next(iter(reports.values()))
+    draw, _ = _drawer(report)
+    with _damage_reported():
+        figures = [] if draw is None else draw(report)
+    return [*figures, *_tradeoffs(reports), *_common_figures(reports)]
 
 
-def save_pictures(task: str, subject: Subject, path: Path) -> None:
-    """Write a small picture of the original and the first unlearned model to ``path`` (.png), if the task has one."""
-    _, save = _pictures(task)
-    if save:
-        save(subject, path)
+def save_picture(report: AuditReport, path: Path) -> None:
+    """Write a small picture of a report with pictures to ``path`` (.png), if its task has one."""
+    _, save = _drawer(report)
+    if save is not None:
+        with _damage_reported():
+            save(report, path)
 
 
-def _pictures(task: str) -> tuple[Callable[[Subject], Gallery] | None, Callable[[Subject, Path], object] | None]:
-    if task in _BUILT_IN:
-        importlib.import_module(_BUILT_IN[task])
-    return _PICTURES.get(task, (None, None))
+def _drawer(report: AuditReport) -> tuple[Draw | None, Save | None]:
+    if report.pictures is None:
+        return None, None
+    task = report.pictures.task
+    load_built_in(task)
+    with contextlib.suppress(UsageError):
+        # The package of a task registers its pictures too.
+        get_task(task)
+    return _DRAWERS.get(task, (None, None))
 
 
-def _common_figures(subject: Subject) -> list[FigureSection]:
-    """Return the figures that need only the first report and the histories of the models."""
-    first = next(iter(subject.reports.values()))
+@contextlib.contextmanager
+def _damage_reported() -> Iterator[None]:
+    """Raise UsageError for data of pictures that cannot be drawn, such as those of a changed file."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, zlib.error) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(
+            f"The report's pictures are damaged ({type(error).__name__}: {error}); audit the models again."
+        ) from error
+
+
+def _tradeoffs(reports: Mapping[str, AuditReport]) -> list[FigureSection]:
+    """Return the trade-offs of several methods, by accuracy and by representation."""
+    group = "Retention against forgetting"
+    planes = [tradeoff_data(reports, of=of) for of in get_args(PlaneOf)] if len(reports) > 1 else []
+    return [
+        FigureSection.of(f"{group}, by {plane.of}", draw_tradeoff, plane, group=group, choice=plane.of)
+        for plane in planes
+    ]
+
+
+def _common_figures(reports: Mapping[str, AuditReport]) -> list[FigureSection]:
+    """Return the figures that any report can have."""
+    first = next(iter(reports.values()))
+    audited = {name: report.models["unlearned"] for name, report in reports.items()}
+    models = {**first.models, **audited} if len(reports) > 1 else first.models
     # A model that was folded or projected after its training has later entries without losses.
     losses = {
-        name: [entry.losses for entry in history(model) if entry.losses] for name, model in subject.models.items()
+        name: [entry.losses for entry in model.history if entry.losses]
+        for name, model in models.items()
+        if name != "retrained_second" and not (len(reports) > 1 and name == "unlearned")
     }
     figures = (
         ("Relearning", draw_relearning, first.relearning),

@@ -65,12 +65,10 @@ class Page(HTMLParser):
 def full(tmp_path: Path) -> Page:
     (tmp_path / "m.safetensors").write_bytes(b"weights")
     write_report(
-        sample_report(),
+        sample_report(history=sample_history(), embedding=sample_embedding()),
         tmp_path / "report.html",
-        history=sample_history(),
         runs=[ReportedRun(name="pour-d", report=sample_report(methods=("pour-d",), shift=0.01))],
         figures=sample_figures(),
-        embedding=sample_embedding(),
         command="pour audit o.safetensors u.safetensors --forget three",
         files=[tmp_path / "m.safetensors"],
     )
@@ -178,7 +176,7 @@ def test_tables_have_headers_captions_and_pictures_have_words(full: Page) -> Non
 
 def test_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     pages = [
-        write_report(sample_report(), tmp_path / name, embedding=sample_embedding(), figures=sample_figures())
+        write_report(sample_report(embedding=sample_embedding()), tmp_path / name, figures=sample_figures())
         for name in ("a.html", "b.html")
     ]
     assert pages[0].read_bytes() == pages[1].read_bytes()
@@ -197,11 +195,11 @@ def test_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     ],
 )
 def test_class_and_run_names_are_text(evil: str, tmp_path: Path) -> None:
-    report = sample_report(classes=("zero", "one", "two", evil), methods=(evil,))
+    embedding = sample_embedding(models=("original", evil))
+    report = sample_report(classes=("zero", "one", "two", evil), methods=(evil,), embedding=embedding)
     write_report(
         replace(report, notes=(evil,)),
         tmp_path / "p.html",
-        embedding=sample_embedding(models=("original", evil)),
         figures=[FigureSection(title=evil, alt=evil, light=SVG, caption=evil)],
         command=evil,
     )
@@ -232,9 +230,10 @@ def test_without_a_retrained_model_there_are_values_but_no_verdicts(tmp_path: Pa
 
 def test_a_thousand_classes_and_half_of_them_forgotten(tmp_path: Path) -> None:
     classes = [f"class {index}" for index in range(1000)]
-    report = sample_report(classes=classes, forgotten=tuple(range(500)))
+    embedding = sample_embedding(n=4000, classes=1000)
+    report = sample_report(classes=classes, forgotten=tuple(range(500)), embedding=embedding)
     spread = replace(report, answers={"unlearned": tuple(range(1000))})
-    write_report(spread, tmp_path / "p.html", embedding=sample_embedding(n=4000, classes=1000))
+    write_report(spread, tmp_path / "p.html")
     page = Page((tmp_path / "p.html").read_text(encoding="utf-8"))
     assert "Forgetting 500 classes (“class 0”, “class 1”, “class 2” and 497 more)" in page.prose
     assert "all others" in page.prose
@@ -243,9 +242,9 @@ def test_a_thousand_classes_and_half_of_them_forgotten(tmp_path: Path) -> None:
 
 
 def test_one_retained_class(tmp_path: Path) -> None:
-    report = sample_report(classes=("only", "gone"), forgotten=(1,))
+    report = sample_report(classes=("only", "gone"), forgotten=(1,), embedding=sample_embedding(classes=2))
     lines = tuple(line for line in report.lines if not line.name.startswith(("nc", "entropy", "kl")))
-    write_report(replace(report, lines=lines, collapse={}), tmp_path / "p.html", embedding=sample_embedding(classes=2))
+    write_report(replace(report, lines=lines, collapse={}), tmp_path / "p.html")
     prose = Page((tmp_path / "p.html").read_text(encoding="utf-8")).prose
     assert "Forgetting “gone”" in prose
     assert "Neural Collapse of the retained classes" not in prose
@@ -263,7 +262,7 @@ def test_a_full_page_of_many_points_and_pictures_stays_under_five_megabytes(tmp_
         predictions=dict.fromkeys(models, labels),
         images=images,
     )
-    write_report(sample_report(), tmp_path / "p.html", embedding=embedding)
+    write_report(sample_report(embedding=embedding), tmp_path / "p.html")
     assert (tmp_path / "p.html").stat().st_size < 5_000_000
 
 

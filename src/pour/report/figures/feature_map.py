@@ -50,7 +50,8 @@ class EmbeddingData(ClassNames):
     """Indices of the drawn images among the given images, (n,)."""
     total: int
     """Number of given images."""
-    method: Literal["opentsne", "scikit-learn"]
+    method: Literal["opentsne", "scikit-learn"] | None = None
+    """Library that computed the map."""
 
     @property
     def is_forgotten(self) -> NDArray[np.bool_]:

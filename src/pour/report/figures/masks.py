@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-__all__ = ["SegmentationData", "draw_segmentation"]
+__all__ = ["SegmentationData", "draw_segmentation", "drawn_step"]
 
 _ROWS = 6
 _LEGEND = 14
@@ -52,7 +52,7 @@ def draw_segmentation(data: SegmentationData, *, theme: Theme = "light") -> Figu
     total, height, width = data.scenes.masks.shape
     count = min(total, _ROWS)
     notes = [f"{count} of {total:,} images."] if count < total else []
-    step = max(1, -(-max(height, width) // _SIDE))
+    step = drawn_step(data.scenes.masks)
     with drawing(theme) as style:
         row_height = min(height / width, 1.5) * (FULL_WIDTH - 0.2) / 4 + 0.16
         figure = style.figure(FULL_WIDTH, row_height * count + 0.75, gap=0.02)
@@ -80,6 +80,12 @@ def draw_segmentation(data: SegmentationData, *, theme: Theme = "light") -> Figu
         before, after = (100 * data.forgotten_share(masks)[:count].mean() for masks in (data.before, data.after))
         words = f"pixels given to {data.forgotten_words} go from {before:.1f} % to {after:.1f} %"
         return finish(style, figure, f"Segmentation of {count} images; {words}.", notes)
+
+
+def drawn_step(masks: NDArray[np.integer]) -> int:
+    """Return the distance in pixels of the drawn pixels of scenes, (n, H, W)."""
+    longest: int = max(masks.shape[1:])
+    return max(1, -(-longest // _SIDE))
 
 
 def _overlay(

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pour._io import existing_file, write_text
+from pour._io import existing_file, refuse_to_overwrite, write_text
 from pour.errors import UsageError
 from pour.metrics.catalogue import metrics_among
 from pour.report.page.cells import count_verdicts
+from pour.report.page.feature_map import check_payload
 from pour.report.page.rendering import render
+from pour.report.pictures import draw_pictures
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
     from pour.auditing.report import AuditReport
-    from pour.models.history import HistoryEntry
-    from pour.report.page.feature_map import Embedding
     from pour.report.page.sections import FigureSection
 
 __all__ = ["ReportedRun", "write_report"]
@@ -33,8 +33,6 @@ class ReportedRun:
 
     name: str
     report: AuditReport
-    history: Sequence[HistoryEntry] = ()
-    """History of its model, see :func:`pour.history`. It contains the time."""
 
 
 def write_report(
@@ -42,27 +40,27 @@ def write_report(
     path: str | os.PathLike[str],
     *,
     name: str | None = None,
-    history: Sequence[HistoryEntry] = (),
     runs: Sequence[ReportedRun] = (),
     figures: Sequence[FigureSection] = (),
-    embedding: Embedding | None = None,
     command: str | None = None,
     files: Sequence[str | os.PathLike[str]] = (),
+    overwrite: bool = True,
 ) -> Path:
-    """Write an audit as one self-contained HTML file. Replace an existing file only if writing succeeds.
+    """Write an audit as one self-contained HTML file, as ``pour audit --report`` does.
 
-    The page loads nothing, and the same input gives the same bytes.
+    The page shows the pictures of a report that was made by ``pour.audit(..., pictures=True)``. Nothing is computed
+    again, so that a report from a file gives the same page. The page loads nothing, and the same input gives the same
+    bytes. A file stays as it was if writing fails.
 
     Args:
         report: Audit of the page.
         path: File of the page.
         name: Name of the audited run; by default its methods.
-        history: History of the unlearned model, see :func:`pour.history`.
         runs: Audits of other methods on the same data.
-        figures: Figures in the order of the page.
-        embedding: Interactive map of features.
+        figures: Further figures of your own, after those of the report.
         command: Command that repeats the audit, if there was one.
         files: Model files whose SHA-256 digests the page contains.
+        overwrite: Replace an existing file. If False, raise UsageError if there is one.
 
     Returns:
         The path.
@@ -80,13 +78,19 @@ def write_report(
         >>> "Forgetting “a”" in page, "https:" in page
         (True, False)
     """
+    refuse_to_overwrite(Path(path), overwrite=overwrite)
     methods = ", then ".join(report.models["unlearned"].methods)
-    every = [ReportedRun(name=name or methods or "unlearned model", report=report, history=history), *runs]
+    every = [ReportedRun(name=name or methods or "unlearned model", report=report), *runs]
     _check(every)
     lines = [line for run in every for line in run.report.lines]
     measures = [measure for run in every for values in run.report.collapse.values() for measure in values]
     definitions = metrics_among([line.name for line in lines] + measures)
     names = {line.name for line in lines if line.section != "raw"}
+    # The only run of a page is called as in its pictures.
+    drawn = draw_pictures({run.name: run.report for run in every} if runs else {"unlearned": report})
+    embedding = None if report.pictures is None else report.pictures.data.get("map")
+    if embedding is not None:
+        check_payload(embedding)
     text = render(
         "report.html.j2",
         scripts=("page.js",) if embedding is None else ("page.js", "embedding.js"),
@@ -95,8 +99,8 @@ def write_report(
         answers_of=_answers,
         occurring=count_verdicts(lines),
         glance=[metric for metric in definitions if metric.glance and metric.name in names],
-        figures=_grouped(figures),
-        embedding=None if embedding is None else embedding.payload(report.data),
+        figures=_grouped([*drawn, *figures]),
+        embedding=embedding,
         definitions=definitions,
         command=command,
         files=[_digested(Path(file)) for file in files],

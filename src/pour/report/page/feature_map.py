@@ -3,30 +3,67 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pour._records import convert, record
 from pour.errors import UsageError
 from pour.report.figures.feature_map import spread_rows
 from pour.report.page.sprites import encode_png, sheet_of, thumbnails
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     from pour.auditing.report import AuditedData
     from pour.data.dataset import ImageArray
 
-__all__ = ["Embedding"]
+__all__ = ["Embedding", "check_payload"]
 
 _POINTS = 3000
 # Smallest share of forgotten images among the points.
 _FORGOTTEN_SHARE = 0.25
 _PICTURE_BYTES = 3 * 2**20
 _GRID = 1000
+_PNG = "data:image/png;base64,"
+
+
+@record()
+class _Sheet:
+    """One PNG with all pictures."""
+
+    source: str
+    columns: int
+    height: int
+    width: int
+    place: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.source.startswith(_PNG):
+            raise UsageError("A sheet of pictures must be a PNG inside the report.")
+
+
+@record()
+class _Payload:
+    """Input of the page's script."""
+
+    models: tuple[str, ...]
+    classes: tuple[str, ...]
+    forgotten: tuple[int, ...]
+    labels: tuple[int, ...]
+    points: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+    predictions: Mapping[str, tuple[int, ...]]
+    rows: tuple[int, ...]
+    grid: int
+    sheet: _Sheet | None
+    note: str
+
+
+def check_payload(payload: object) -> None:
+    """Raise UsageError if the map of a report, such as one from a changed file, cannot be shown."""
+    convert(_Payload, payload, "The report's map of features")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -130,6 +167,6 @@ def _sheet(
     sheet, columns = sheet_of(thumbnails(images[rows[places]]))
     place = np.full(len(rows), -1)
     place[places] = np.arange(len(places))
-    source = f"data:image/png;base64,{base64.b64encode(encode_png(sheet)).decode('ascii')}"
+    source = f"{_PNG}{base64.b64encode(encode_png(sheet)).decode('ascii')}"
     described = {"source": source, "columns": columns, "height": height, "width": width, "place": place.tolist()}
     return described, len(places)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from pour._io import atomic_path
+from pour.auditing.pictures import pack, unpack
+from pour.data.scenes import Scenes
 from pour.errors import UsageError
 from pour.models.modes import evaluating
 from pour.models.output import scores_of
 from pour.models.tap import on_device, to_unit
 from pour.models.unwrap import unwrap
-from pour.report.figures.masks import SegmentationData, draw_segmentation
+from pour.report.figures.masks import SegmentationData, draw_segmentation, drawn_step
 from pour.report.figures.saving import save_figure
 from pour.report.page.sections import FigureSection
-from pour.report.pictures import Gallery, register_pictures
+from pour.report.pictures import register_pictures
 from pour.training.tasks.task import get_task
 
 if TYPE_CHECKING:
@@ -28,15 +30,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
 
-    from pour.data.scenes import Scenes
-    from pour.report.pictures import Subject
+    from pour.auditing.pictures import Subject
+    from pour.auditing.report import AuditReport
     from pour.training.run import Run
 
-__all__ = ["choose_scenes", "draw_overlays", "overlay_data", "save_overlays", "save_small"]
+__all__ = ["choose_scenes", "compute_overlays", "draw_overlays", "save_overlays", "save_small"]
 
 # The colours of classes become similar in a smaller palette.
 _PALETTE = 128
 _WIDTH = 900
+_SCENES = 3
+_SCENES_OF_A_SMALL_PICTURE = 2
 
 
 def choose_scenes(scenes: Scenes, forgotten: Sequence[int], count: int) -> Scenes:
@@ -51,13 +55,35 @@ def choose_scenes(scenes: Scenes, forgotten: Sequence[int], count: int) -> Scene
     return scenes.take(np.array(rows, np.int64))
 
 
-def overlay_data(subject: Subject, count: int) -> SegmentationData:
-    """Run the original and the first unlearned model on ``count`` test scenes. Return the scenes with all masks."""
-    name, report = next(iter(subject.reports.items()))
-    scenes = choose_scenes(subject.samples, report.data.forgotten, count)
-    before, after = (_predictions(subject.models[model], scenes, subject.run) for model in ("original", name))
+def compute_overlays(subject: Subject) -> dict[str, Any]:
+    """Run the original and the unlearned model on three test scenes. Return the scenes with all masks.
+
+    The images have the size at which they are drawn, and the masks all pixels, because the figure counts them.
+    """
+    scenes = choose_scenes(subject.samples, subject.report.data.forgotten, _SCENES)
+    before, after = (_predictions(subject.models[model], scenes, subject.run) for model in ("original", subject.name))
+    step = drawn_step(scenes.masks)
+    return {
+        "images": pack(scenes.images[:, ::step, ::step]),
+        "truth": pack(scenes.masks),
+        "before": pack(before.astype(np.uint8)),
+        "after": pack(after.astype(np.uint8)),
+    }
+
+
+def _overlay_data(report: AuditReport, most: int) -> SegmentationData:
+    assert report.pictures is not None
+    images, truth, before, after = (
+        unpack(report.pictures.data[name])[:most] for name in ("images", "truth", "before", "after")
+    )
+    step = drawn_step(truth)
+    full = images.repeat(step, axis=1).repeat(step, axis=2)[:, : truth.shape[1], : truth.shape[2]]
     return SegmentationData(
-        scenes=scenes, before=before, after=after, classes=report.data.classes, forgotten=report.data.forgotten
+        scenes=Scenes(full, truth, num_classes=len(report.data.classes)),
+        before=before,
+        after=after,
+        classes=report.data.classes,
+        forgotten=report.data.forgotten,
     )
 
 
@@ -73,15 +99,15 @@ def _predictions(model: nn.Module, scenes: Scenes, run: Run) -> NDArray[np.int64
     return predicted
 
 
-def draw_overlays(subject: Subject) -> Gallery:
-    """Return one figure of three test scenes."""
-    data, caption = overlay_data(subject, 3), "The forgotten class is in dark red."
-    return Gallery((FigureSection.of("Scenes before and after", draw_segmentation, data, caption=caption),))
+def draw_overlays(report: AuditReport) -> list[FigureSection]:
+    """Return one figure of the kept scenes."""
+    data, caption = _overlay_data(report, _SCENES), "The forgotten class is in dark red."
+    return [FigureSection.of("Scenes before and after", draw_segmentation, data, caption=caption)]
 
 
-def save_overlays(subject: Subject, path: Path) -> None:
-    """Write a small picture of two test scenes."""
-    save_small(draw_segmentation(overlay_data(subject, 2)), path)
+def save_overlays(report: AuditReport, path: Path) -> None:
+    """Write a small picture of two of the kept scenes."""
+    save_small(draw_segmentation(_overlay_data(report, _SCENES_OF_A_SMALL_PICTURE)), path)
 
 
 def save_small(figure: Figure, path: Path, *, largest: int = 60_000) -> Path:
@@ -102,4 +128,4 @@ def save_small(figure: Figure, path: Path, *, largest: int = 60_000) -> Path:
     raise UsageError(f"{path} cannot be made smaller than {buffer.tell()} bytes; allow more than {largest}.")
 
 
-register_pictures("segment", draw_overlays, save_overlays)
+register_pictures("segment", compute_overlays, draw_overlays, save_overlays)

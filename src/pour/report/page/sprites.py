@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 __all__ = ["encode_png", "sheet_of", "thumbnails"]
 
 # A larger picture shows no more on a card and makes the page larger.
-_LONGEST_SIDE = 48
+_CARD_SIDE = 48
 
 
-def thumbnails(images: ImageArray) -> ImageArray:
-    """Reduce (n, height, width, channels) images by a whole factor to at most 48 pixels per side.
+def thumbnails(images: ImageArray, longest: int = _CARD_SIDE) -> ImageArray:
+    """Reduce (n, height, width, channels) images by a whole factor to at most ``longest`` pixels per side.
 
     Example:
         >>> thumbnails(np.zeros((2, 224, 224, 3), np.uint8)).shape
         (2, 44, 44, 3)
     """
     n, height, width, channels = images.shape
-    factor = math.ceil(max(height, width) / _LONGEST_SIDE)
+    factor = math.ceil(max(height, width) / longest)
     by_row, by_column = min(factor, height), min(factor, width)
     rows, columns = height // by_row, width // by_column
     blocks = images[:, : rows * by_row, : columns * by_column].reshape(n, rows, by_row, columns, by_column, channels)
