@@ -239,7 +239,7 @@ def test_the_table_says_what_the_cells_do(store) -> None:
     assert float(rows[1]["iou_f_change"]) == pytest.approx(-before["iou_f"].mean)
     assert r"\begin{tabular}" in render(table, "latex")
     assert "Masked head (control)" in render(table, "rich")
-    assert render(table, "rich").count("│Car ") == 1, "a class stands in the first of its lines"
+    assert render(table, "rich").count("│ Car ") == 1, "a class stands in the first of its lines"
 
 
 def test_all_flags_of_a_table_work_for_scenes(store) -> None:

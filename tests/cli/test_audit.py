@@ -102,7 +102,6 @@ def test_an_audit_looks_at_its_targets_first(files, tmp_path, options, words):
 def test_an_audit_is_written_and_replaced(files, tmp_path, monkeypatch):
     result = pour.AuditReport.load(ROOT / "results" / "ceiling" / "cifar10.json")
     monkeypatch.setattr(pour, "audit", lambda **_: result)
-    monkeypatch.setattr("pour.cli.audit._write_page", lambda _, path, *__, **___: path.write_text("page"))
     command = ["audit", *files, "--forget", 3, "--report", "a.html", "--out", "b.json", "--quiet"]
     succeed_here(*command)
     assert {path.name for path in tmp_path.glob("[ab].*")} == {"a.html", "a.json", "b.json"}
