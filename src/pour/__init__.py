@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pour.inspection.inspection import Inspection
     from pour.models.checkpoint import load, save
     from pour.models.clip.zero_shot import zero_shot_classifier
+    from pour.models.exporting.export import export
     from pour.models.history import history
     from pour.models.networks.registry import build_model, list_models
     from pour.models.projecting.fold import fold
@@ -39,7 +40,7 @@ _HOMES = {
     "geometry.eraser": ("Eraser",),
     "inspection.inspect": ("inspect",),
     "inspection.inspection": ("Inspection",),
-    "models": ("build_model", "fold", "forget", "list_models", "load", "save", "zero_shot_classifier"),
+    "models": ("build_model", "export", "fold", "forget", "list_models", "load", "save", "zero_shot_classifier"),
     "models.history": ("history",),
     "report": ("write_report",),
     "unlearning": ("ForgetRequest", "Method", "list_methods", "register"),
@@ -80,6 +81,7 @@ __all__ = [
     "bench",
     "build_model",
     "data",
+    "export",
     "fold",
     "forget",
     "geometry",

@@ -90,8 +90,8 @@ def test_unlearn_prints_one_sentence_before_its_table(digits_original, tmp_path:
     ), done.stdout
     quiet = here("unlearn", file, *options, "--out", tmp_path / "b.safetensors", "--quiet")
     assert quiet.stdout.splitlines() == [str(tmp_path / "b.safetensors")]
-    folded = here("unlearn", file, *options[:4], "--fold", "--out", tmp_path / "c.safetensors")
-    assert folded.stdout.startswith("'3' is forgotten without images, so no accuracy was measured; direction")
+    blind = here("unlearn", file, *options[:4], "--out", tmp_path / "c.safetensors")
+    assert blind.stdout.startswith("'3' is forgotten without images, so no accuracy was measured; direction")
 
 
 def test_every_method_of_pour_has_a_stored_first_call() -> None:

@@ -52,7 +52,7 @@ def test_train_writes_model_and_facts(trained) -> None:
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("pour-p", ("--fold",)),
+        ("pour-p", ()),
         ("pour-d", ("--steps", 2, "--batch-size", 4, "--lr", 1e-4, "--other-pixels", "keep")),
     ],
 )

@@ -216,7 +216,7 @@ def test_missing_files_and_missing_architectures(small: nn.Module, tmp_path: Pat
 
 def test_another_architecture_is_named(small: nn.Module, tmp_path: Path) -> None:
     path = save(small, tmp_path / "m.safetensors")
-    sentence = r"missing hidden.weight, hidden.bias.* and 1 more; unexpected blocks.0.*and \d+ more; give the model"
+    sentence = r"missing hidden.weight, hidden.bias.* and 1 more; unexpected blocks.0.*and \d+ more; give the network"
     with pytest.raises(UsageError, match=sentence):
         load(path, mlp())
     wider = ResNet(CLASSES + 1, width=4, blocks=(1, 1))

@@ -133,7 +133,7 @@ def test_what_differs_is_named_without_the_prefix(net: nn.Module, tmp_path: Path
     sentence = str(caught.value)
     assert "of another shape fc.weight (5, 4) instead of (7, 4), fc.bias" in sentence
     assert "missing" not in sentence
-    assert "give the model (or --arch and number of classes)" in sentence
+    assert "give the network that it was saved from" in sentence
 
 
 def test_a_head_of_another_width_starts_anew(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ COMMANDS = (
     "inspect",
     "unlearn",
     "audit",
+    "export",
     "tune",
     "bench",
     "table",

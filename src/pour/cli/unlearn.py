@@ -66,10 +66,6 @@ def unlearn(
         int | None, typer.Option(help="Number of classes, for plain weights without --data.")
     ] = None,
     recipe: Annotated[str | None, typer.Option(help=f"Recipe with which the original was trained. {RECIPES}")] = None,
-    fold: Annotated[
-        bool,
-        typer.Option("--fold", help="Merge a projector into the head, so that the file has the keys of the original."),
-    ] = False,
     concept: Concept = None,
     concept_part: ConceptPart = None,
     text: TextFile = None,
@@ -129,7 +125,7 @@ def unlearn(
             compile=compile,
         )
     # The model is saved first, so that an error in the measurement does not lose it.
-    entries = _keep(forgotten, out, fold, overwrite)
+    entries = _keep(forgotten, out, overwrite)
     if not quiet:
         record, accuracies = pour.history(forgotten)[-1], None
         if request is None:
@@ -171,10 +167,8 @@ def _refuse_unread_in_unlearning(by_words: bool, flags: dict[str, object], optio
         refuse_unread({"--num-classes": flags["--num-classes"]}, "without --arch", "add that, or leave it out")
 
 
-def _keep(forgotten: nn.Module, out: Path, fold: bool, overwrite: bool) -> History:
+def _keep(forgotten: nn.Module, out: Path, overwrite: bool) -> History:
     """Save a model that has forgotten, and its history as JSON next to it. Return the history."""
-    if fold:
-        forgotten = pour.fold(forgotten)
     pour.save(forgotten, out, overwrite=overwrite)
     entries = pour.history(forgotten)
     write_text(

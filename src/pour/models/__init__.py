@@ -11,6 +11,7 @@ from pour.models.clip.dual_encoder import embed_images, find_image_projection, t
 from pour.models.clip.image_encoder import ImageTextEncoder
 from pour.models.clip.texts import CAPTIONS, PROMPTS, TextEncoder, TextTable, minilm_encoder, prompt_embeddings
 from pour.models.clip.zero_shot import TextHead, ZeroShotClassifier, zero_shot_classifier
+from pour.models.exporting.export import Export, export
 from pour.models.head import Example, Head, find_head
 from pour.models.header import Header, Projection, read_header
 from pour.models.history import HistoryEntry, add_entry
@@ -34,6 +35,7 @@ __all__ = [
     "ClassRequest",
     "Direction",
     "Example",
+    "Export",
     "Features",
     "ForgottenLogit",
     "Head",
@@ -61,6 +63,7 @@ __all__ = [
     "digest",
     "embed_images",
     "evaluating",
+    "export",
     "extract_features",
     "find_head",
     "find_image_projection",

@@ -31,6 +31,7 @@ __all__ = [
     "copy_card",
     "json_value",
     "names_of_scores",
+    "remove_cards",
     "set_architecture",
     "set_class_names",
 ]
@@ -85,6 +86,12 @@ def change_card(model: nn.Module, **changes: Any) -> None:
 def copy_card(source: nn.Module, target: nn.Module) -> None:
     """Write the card of ``source`` to ``target``."""
     change_card(target, **vars(card_of(source)))
+
+
+def remove_cards(model: nn.Module) -> None:
+    """Remove the cards of a model and of its parts, so that nothing of pour is left in it."""
+    for module in model.modules():
+        module.__dict__.pop(_ATTRIBUTE, None)
 
 
 def class_names(model: nn.Module) -> tuple[str, ...] | None:

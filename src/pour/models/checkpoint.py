@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from pour.models.networks.registry import load_plain, rebuild
 from pour.models.projecting.project import Projected, projected_layers
 from pour.models.projecting.projected_embedding import ProjectedEmbedding
 from pour.models.projecting.projected_head import ProjectedHead, projector_of_state
-from pour.models.state import TORCH_SUFFIXES, digest, is_torch_file, load_into, read_state_dict
+from pour.models.state import TORCH_SUFFIXES, checked_state, digest, is_torch_file, load_into, read_state_dict
 from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
@@ -64,10 +64,7 @@ def save(
     check_ending(target)
     refuse_to_overwrite(target, overwrite=overwrite)
     model = unwrap(model)
-    state: dict[str, Any] = model.state_dict()
-    for name, value in state.items():
-        if not isinstance(value, Tensor) or value.is_meta:
-            raise UsageError(f"The model's state {name!r} is no tensor with values, so it cannot be saved.")
+    state = checked_state(model)
     stored, aliases = _without_ties(state)
     names = cards.class_names(model) if class_names is None else cards.checked_names(class_names)
     header = Header(

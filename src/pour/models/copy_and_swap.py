@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pour.errors import UsageError
 from pour.models.card import copy_card
+from pour.models.projecting.saving import guard_saving
 
 __all__ = ["copy_model", "in_float32", "swap_module"]
 
@@ -79,4 +80,5 @@ def swap_module(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
         for name, child in list(parent._modules.items()):
             if child is old:
                 setattr(parent, name, new)
+    guard_saving(model)
     return model

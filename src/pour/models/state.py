@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["digest", "load_into", "read_state_dict", "write_tensors"]
+__all__ = ["checked_state", "digest", "load_into", "read_state_dict", "write_tensors"]
 
 TORCH_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".tar"}
 _NESTED_KEYS = ("state_dict", "model_state_dict", "model")
@@ -57,6 +57,15 @@ def digest(state: Mapping[str, Tensor], *, computed: Mapping[str, str] | None = 
         content = (computed or {}).get(name) or tensor_digest(tensor)
         total.update(f"{name}\0{tuple(tensor.shape)}\0{tensor.dtype}\0{content}\n".encode())
     return total.hexdigest()
+
+
+def checked_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return the state dict of a model. Raise UsageError if a part is no tensor, or has no values (meta tensors)."""
+    state: dict[str, Any] = model.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor) or value.is_meta:
+            raise UsageError(f"The model's state {name!r} is no tensor with values, so it cannot be written.")
+    return state
 
 
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:

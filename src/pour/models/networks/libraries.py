@@ -25,6 +25,7 @@ __all__ = [
     "build_from_library",
     "fit_positions",
     "installed",
+    "library_call",
 ]
 
 LIBRARIES = {"timm": "vision", "torchvision": "vision", "hf": "hf", "smp": "segmentation"}
@@ -102,6 +103,36 @@ def build_from_library(
     if in_channels not in (1, 3):
         raise UsageError(f"{library}:{name} takes images of 3 channels (grey ones are repeated), not {in_channels}.")
     return _torchvision(name, num_classes) if library == "torchvision" else _hf(name, num_classes, config)
+
+
+def library_call(library: str, name: str, options: Mapping[str, Any]) -> str | None:
+    """Return the Python expression that builds a network without pour, or None for transformers.
+
+    Args:
+        library: A key of :data:`LIBRARIES`.
+        name: Name of the network in its library.
+        options: Options of its :class:`~pour.models.Architecture`.
+
+    Example:
+        >>> library_call("timm", "resnet18", {"num_classes": 10, "in_channels": 1})
+        "timm.create_model('resnet18', num_classes=10, in_chans=1)"
+    """
+    classes, channels = int(options["num_classes"]), int(options["in_channels"])
+    if library == "timm":
+        timm = importlib.import_module("timm")
+        published, size = timm.get_pretrained_cfg(name), options.get("resize")
+        is_sized = size is not None and published is not None and published.fixed_input_size
+        image_size = f", img_size={int(size or 0)}" if is_sized else ""
+        return f"timm.create_model({name!r}, num_classes={classes}, in_chans={channels}{image_size})"
+    if library == "torchvision":
+        models = importlib.import_module("torchvision.models")
+        backbone = ", weights_backbone=None" if name in models.list_models(module=models.segmentation) else ""
+        return f"torchvision.models.get_model({name!r}, weights=None{backbone}, num_classes={classes})"
+    if library == "smp":
+        architecture, _, encoder = name.partition(":")
+        call = f"segmentation_models_pytorch.create_model({architecture!r}, {encoder!r}"
+        return f"{call}, encoder_weights=None, in_channels={channels}, classes={classes})"
+    return None
 
 
 def _unknown_name(library: str, name: str, names: Sequence[str]) -> UsageError:

@@ -22,6 +22,7 @@ from pour.models.networks.libraries import (
     build_from_library,
     fit_positions,
     installed,
+    library_call,
 )
 from pour.models.networks.normalize import NormalizedModel
 from pour.models.networks.pretrained import read_weights
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-__all__ = ["ModelInfo", "build_model", "list_models", "load_plain", "rebuild"]
+__all__ = ["ModelInfo", "build_model", "calling", "list_models", "load_plain", "rebuild"]
 
 _NETWORKS: dict[str, dict[str, Any]] = tomllib.loads(
     (files("pour.models.networks") / "networks.toml").read_text(encoding="utf-8")
@@ -176,6 +177,13 @@ def rebuild(architecture: cards.Architecture) -> nn.Module:
         raise UsageError(f"There is no architecture {name!r}{'.' if '.' in name else f'; {hint}'} {USER_NETWORKS}")
     cards.set_architecture(model, name, options)
     return model
+
+
+def calling(architecture: cards.Architecture) -> str | None:
+    """Return the Python expression that builds a network of a library without pour, or None for other networks."""
+    known = _NETWORKS.get(architecture.name, {})
+    library, _, name = known.get("alias", architecture.name).partition(":")
+    return library_call(library, name, architecture.options) if library in LIBRARIES and name else None
 
 
 def _of_library(library: str, name: str, options: dict[str, Any], image_size: int) -> nn.Module:
