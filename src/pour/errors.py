@@ -26,6 +26,9 @@ __all__ = [
 # Packages whose functions call pour back: decorators, context managers, threads and imports.
 _BETWEEN = frozenset({"pour", "concurrent", "contextlib", "functools", "importlib", "threading", "torch"})
 
+# Least similarity of a suggested name: "cifar01" suggests "cifar10", but "cat" does not suggest "car".
+_CLOSE = 0.75
+
 
 class PourError(Exception):
     """Work that failed. The command line prints its sentence and exits with 1."""
@@ -84,7 +87,7 @@ def nearest_name(name: str, names: Iterable[str], otherwise: str) -> str:
         "did you mean 'cifar10'?"
     """
     by_lower = {other.lower(): other for other in names}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=_CLOSE)
     return f"did you mean {by_lower[close[0]]!r}?" if close else otherwise
 
 

@@ -72,7 +72,7 @@ def layer_maps(
     compared = {role: model for role, model in models.items() if role != "retrained_second"}
     for side, samples in sides.items():
         few = samples.take(stratified_rows(samples.labels, _IMAGES, seed))
-        images = to_unit(next(iter(few.batches(_IMAGES, device)))[0])
+        images = to_unit(next(iter(few.batches(_IMAGES, device)))[0]).float()
         layers = {role: _layers(model, images, (heads or {}).get(role)) for role, model in compared.items()}
         unlearned = layers.pop("unlearned")
         for role, others in layers.items():

@@ -154,7 +154,9 @@ class Tapper:
         derived: list[_Model] = []
         digests: list[bytes] = []
         done = 0
-        for inputs, labels in self._batches(name):
+        for batch, labels in self._batches(name):
+            # Models are audited in float32.
+            inputs = batch.float() if batch.dtype == torch.float64 else batch
             row_labels = labels if drawn is None else drawn[done : done + len(inputs)].to(self._device)
             for model in models:
                 twin = twins.get(model.role)

@@ -37,6 +37,7 @@ __all__ = [
     "IndexedSamples",
     "as_batches",
     "as_samples",
+    "check_values",
     "checked_batch",
     "first_batch",
     "is_indexed",
@@ -248,7 +249,9 @@ class _DatasetLoader(EpochLoader):
             raise UsageError(
                 f"The dataset has inputs of shapes {tuple(inputs[0].shape)} and others; bring them to one shape first."
             )
-        return torch.stack(inputs).to(self.device), torch.stack(labels).to(self.device)
+        images = torch.stack(inputs)
+        check_values(images)
+        return images.to(self.device), torch.stack(labels).to(self.device)
 
 
 def _listed_labels(dataset: Any) -> NDArray[Any] | None:
@@ -333,7 +336,24 @@ def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
             f"A batch has images of shape {tuple(images.shape)} and labels of shape {tuple(labels.shape)}; give one "
             "label for each image."
         )
+    if not len(images):
+        raise UsageError("A batch has no images; leave empty batches out.")
+    check_values(images)
     return images, labels
+
+
+def check_values(images: Tensor) -> None:
+    """Raise UsageError if the images of a batch have no values, or values that are not finite."""
+    if images.is_meta:
+        raise UsageError("The images of a batch are on the device meta and have no values; load them on a real device.")
+    # A sum is faster than a test of each pixel. It can overflow, so that its result is only a suspicion.
+    if images.is_floating_point() and not torch.isfinite(images.sum(dtype=torch.float32)):
+        broken = (~torch.isfinite(images)).flatten(1).any(dim=1).nonzero().flatten().tolist()
+        if broken:
+            raise UsageError(
+                f"Image {broken[0]} of a batch has NaN or infinite values; leave it out, or correct the transform that "
+                "made it."
+            )
 
 
 def _image_and_label(item: Any, what: str) -> tuple[Any, Tensor]:

@@ -31,7 +31,7 @@ def check_data(model: nn.Module, *, channels: int | None, names: Sequence[str]) 
     if None not in (options.get("in_channels"), channels) and options["in_channels"] != channels:
         expected = options["in_channels"]
         problem = f"The model takes images of {expected} channel{'s' * (expected != 1)}, and these have {channels}"
-        raise UsageError(f"{problem}; give the data that it was trained on.")
+        raise UsageError(f"{problem}; give images as it was trained on, of shape (N, {expected}, H, W).")
     if options.get("num_classes", len(names)) != len(names):
         problem = f"The model has scores for {options['num_classes']} classes, and the data have {len(names)}"
         raise UsageError(f"{problem}; give the data that it was trained on.")

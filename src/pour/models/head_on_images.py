@@ -44,6 +44,7 @@ def head_on_images(model: nn.Module, images: Tensor, *, head: str | None = None)
     try:
         verified = find_head(network, head=head, example=example)
     except CannotRunError as error:
-        problem = f"The model cannot run on images of shape {tuple(example.shape)} ({error.reason})"
-        raise UsageError(f"{problem}; give images of the size and channels that it accepts.") from error
+        problem = f"The model cannot run on images of shape {tuple(example.shape)}"
+        general = f" ({error.reason}); give images of the size and channels that it accepts."
+        raise UsageError(f"{problem}: {error.advice}." if error.advice else f"{problem}{general}") from error
     return dataclasses.replace(verified, module=unwrap(model).get_submodule(verified.name))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pour.errors import UsageError, first_line
+from pour.models.input_advice import input_advice
 from pour.models.modes import evaluating
 from pour.models.output import output_tensors, scores_of
 from pour.models.projecting.projected_head import ProjectedHead, is_head_layer, is_masked
@@ -32,10 +33,11 @@ _ERRORS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeE
 class CannotRunError(UsageError):
     """The model raised an error on the example."""
 
-    def __init__(self, example: Example, reason: str) -> None:
-        self.reason = reason
+    def __init__(self, example: Example, reason: str, advice: str | None = None) -> None:
+        self.reason, self.advice = reason, advice
         shape = f" of shape {tuple(example.shape)}" if isinstance(example, Tensor) else ""
-        super().__init__(f"The model cannot run on example={shape} ({reason}); give a small batch that it accepts.")
+        problem = f" ({reason}); give a small batch that it accepts." if advice is None else f": {advice}."
+        super().__init__(f"The model cannot run on example={shape}{problem}")
 
 
 def run_on(model: nn.Module, example: Example, *, weights: Mapping[str, Tensor] | None = None) -> object:
@@ -46,6 +48,8 @@ def run_on(model: nn.Module, example: Example, *, weights: Mapping[str, Tensor] 
         example: A tensor, positional arguments or keyword arguments.
         weights: Other values of some parameters, by name.
     """
+    if isinstance(example, Tensor) and not example.numel():
+        raise UsageError("example= has no images; give a small batch.")
     kwargs = dict(example) if isinstance(example, Mapping) else {}
     args = () if isinstance(example, Mapping) else example if isinstance(example, tuple) else (example,)
     try:
@@ -55,7 +59,8 @@ def run_on(model: nn.Module, example: Example, *, weights: Mapping[str, Tensor] 
     except _ERRORS as error:
         if isinstance(error, UsageError):
             raise
-        raise CannotRunError(example, first_line(error)) from error
+        advice = input_advice(model, example) if isinstance(example, Tensor) else None
+        raise CannotRunError(example, first_line(error), advice) from error
 
 
 def fits(head: Head, output: object) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pour.data.dataset import LabelArray
 
-__all__ = ["LabelRule", "MixedBatches", "UserBatches", "join_batches"]
+__all__ = ["LabelRule", "MixedBatches", "UserBatches", "join_batches", "join_images"]
 
 
 @dataclass
@@ -46,7 +46,8 @@ class LabelRule:
         for label in np.unique(np.asarray(torch.as_tensor(labels).cpu())).tolist():
             if self.num_classes is not None and not 0 <= label < self.num_classes:
                 raise UsageError(
-                    f"A batch has the label {label}, but the model has classes 0 to {self.num_classes - 1}."
+                    f"A batch has the label {label}, but the model has classes 0 to {self.num_classes - 1}; "
+                    "correct the labels."
                 )
             if self.only is not None and label not in self.only:
                 requested = ", ".join(map(str, sorted(self.only)))
@@ -94,8 +95,6 @@ class UserBatches:
             )
         if labels.shape[1:] == (1,):
             labels = labels.squeeze(1)
-        if not len(labels):
-            raise UsageError("A batch holds no image; leave empty batches out.")
         labels = labels.to(torch.int64)
         self._rule.check(labels)
         # Methods train a model of any precision in float32.
@@ -104,12 +103,17 @@ class UserBatches:
 
 def join_batches(batches: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Return batches of images and labels as one batch. Raise UsageError for images of several shapes."""
-    shapes = {tuple(images.shape[1:]) for images, _ in batches}
+    return join_images([images for images, _ in batches]), torch.cat([labels for _, labels in batches])
+
+
+def join_images(parts: Sequence[Tensor]) -> Tensor:
+    """Return the images of several batches as one tensor. Raise UsageError for images of several shapes."""
+    shapes = {tuple(images.shape[1:]) for images in parts}
     if len(shapes) > 1:
         raise UsageError(
             f"The batches have images of the shapes {' and '.join(map(str, sorted(shapes)))}; resize them to one shape."
         )
-    return torch.cat([images for images, _ in batches]), torch.cat([labels for _, labels in batches])
+    return torch.cat(list(parts))
 
 
 class MixedBatches:

@@ -186,6 +186,11 @@ def _means(model: nn.Module, head: Head, indices: tuple[int, ...], data: Iterabl
             features = tap.raw.movedim(head.dim, -1)
             if labels.ndim == 1 and features.ndim > 2:
                 features = features.flatten(1, -2).mean(dim=1)
+            # Labels of pixels can be void.
+            outside = labels[(labels < 0) | (labels >= head.num_classes)] if labels.ndim == 1 else labels[:0]
+            if len(outside):
+                problem = f"A batch has the label {outside[0].item()}, but the model"
+                raise UsageError(f"{problem} has classes 0 to {head.num_classes - 1}; correct the labels.")
             if features.shape[:-1] != labels.shape:
                 problem = f"Labels of shape {tuple(labels.shape)} do not fit features of shape {tuple(features.shape)}"
                 raise UsageError(f"{problem}; give one label per image, or one per position.")

@@ -19,6 +19,7 @@ from pour.models.modes import evaluating
 from pour.models.tap import tap_features
 from pour.unlearning.toolkit.features import forgotten_rows, row_mean
 from pour.unlearning.toolkit.teachers import frozen_copy
+from pour.unlearning.user_batches import join_images
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -107,7 +108,7 @@ class Matching:
 
     def loss(self, student: nn.Module, images: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
         """Return the loss of a step: the loss of forget rows plus the weighted loss of the other rows."""
-        together = torch.cat([images, anchors])
+        together = join_images([images, anchors])
         with torch.no_grad():
             target = self._projection(self._teacher_rows(together))
         rows = self._rows(student, self._student_tap, together)
