@@ -97,7 +97,7 @@ def test_a_label_outside_of_the_classes(label):
     bad = torch.where(LABELS == 2, label, LABELS)
     with pytest.raises(pour.UsageError, match=sentence):
         unlearn(IMAGES, torch.full((16,), label))
-    with pytest.raises(pour.UsageError, match=sentence):
+    with pytest.raises(pour.UsageError, match=f"has the label {label}"):
         pour.forget(network(), classes=[1], direction="means", data=[(IMAGES, bad)])
 
 

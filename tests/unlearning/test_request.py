@@ -235,7 +235,7 @@ def images_of(*labels: int) -> list[tuple[Tensor, Tensor]]:
             {"forget": [(torch.rand(2, 1, 6, 6), torch.zeros(2, 6, 6, dtype=torch.long))]},
             "one label per image",
         ),
-        ("delete", {"forget": [(torch.rand(0, 1, 6, 6), torch.zeros(0, dtype=torch.long))]}, "A batch holds no image"),
+        ("delete", {"forget": [(torch.rand(0, 1, 6, 6), torch.zeros(0, dtype=torch.long))]}, "A batch has no images"),
     ],
 )
 def test_own_batches_that_contradict_the_request_are_told(method: str, changes: dict[str, Any], words: str) -> None:
