@@ -27,9 +27,11 @@ NOT_OF_A_COMMAND = {
     "center": "an argument of pour.metrics.cka, which no command calls directly",
     "centered": "an argument of ProjectorFitter, which no command calls directly",
     "debiased": "an argument of pour.metrics.cka, which no command calls directly",
+    "dim": "an argument of torch's mean, in advice on images in Python",
     "drop_last": "an argument of torch's DataLoader, which no command makes",
     "encode": "an argument of pour.zero_shot_classifier, which no command calls",
     "form": "an argument of pour.geometry.bound, which no command calls directly",
+    "keepdim": "an argument of torch's mean, in advice on images in Python",
     "others": "an argument of concept directions; commands pass all classes",
     "part": "an argument of concept directions, for which a command has --concept-part",
 }
