@@ -25,7 +25,7 @@ WITHOUT_FLAG = {
     "directions": "directions= in Python",
     "download": "--download to pour train",
     "example": "example= in Python",
-    "head": "head= in Python",
+    "head": "head= in Python (pour inspect lists the layers)",
     "model": "--arch",
     "num_classes": "--data",
     "request": "request= in Python",
