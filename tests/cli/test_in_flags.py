@@ -34,6 +34,10 @@ NOT_OF_A_COMMAND = {
     "keepdim": "an argument of torch's mean, in advice on images in Python",
     "others": "an argument of concept directions; commands pass all classes",
     "part": "an argument of concept directions, for which a command has --concept-part",
+    **dict.fromkeys(
+        ("encoder_weights", "img_size", "in_channels", "in_chans", "strict", "weights_backbone"),
+        "an argument of another library in the code that rebuilds a network",
+    ),
 }
 
 
