@@ -51,7 +51,7 @@ ExperimentName = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.", rich_help_panel=MORE)]
-Data = Annotated[str, typer.Option(help="Dataset: a name from pour datasets, folder:PATH or FILE.npz.")]
+Data = Annotated[str, typer.Option(help="Dataset: a name from pour datasets, a folder (FOLDER@SIZE) or FILE.npz.")]
 Root = Annotated[Path | None, typer.Option(help="Data folder; by default POUR_DATA or ~/.cache/pour.")]
 Arch = Annotated[
     str | None,

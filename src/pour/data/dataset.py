@@ -1,4 +1,4 @@
-"""Images as uint8 arrays, with labels, class names and where they come from."""
+"""Images as uint8 arrays or in files, with labels, class names and where they come from."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pour.data.info import OWN_DATA, DatasetInfo
+from pour.data.stored_images import StoredImages
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from typing import Self
 
     import torch
 
-    from pour.data.loader import DeviceLoader, Moves
+    from pour.data.loader import EpochLoader, Moves
 
-__all__ = ["ImageArray", "ImageDataset", "ImageSamples", "ImageSplit", "LabelArray"]
+__all__ = ["ImageArray", "ImageDataset", "ImageSamples", "ImageSplit", "LabelArray", "join_splits"]
 
 ImageArray: TypeAlias = NDArray[np.uint8]
 LabelArray: TypeAlias = NDArray[np.int64]
 
 
 class ImageSamples:
-    """Images in memory, with one label or one mask each.
+    """Images in memory or in files, with one label or one mask each.
 
-    Samples made by ``take`` keep row numbers and share the images of their source. Their ``images`` are copied each
-    time they are read. A loader keeps the source on a device once for all samples that are made from it.
+    Samples made by ``take`` keep row numbers and share the images of their source. Their ``images`` are copied or
+    decoded each time they are read.
     """
 
     __slots__ = ("index", "labels", "source")
 
     void: ClassVar[int | None] = None
     """Label of void pixels."""
-    source: ImageArray
+    source: ImageArray | StoredImages
     """Images of which the samples are the rows in ``index``."""
     labels: NDArray[Any]
     """Labels or masks of the samples."""
@@ -47,8 +48,10 @@ class ImageSamples:
 
     @property
     def images(self) -> ImageArray:
-        """The images; a copy if they are a selection of the source."""
-        return self.source if self.index is None else self.source[self.index]
+        """The images; a copy if they are a selection of the source. Of images in files, all are decoded."""
+        if self.index is None and not isinstance(self.source, StoredImages):
+            return self.source
+        return self.source[slice(None) if self.index is None else self.index]
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -87,14 +90,24 @@ class ImageSamples:
         augment: bool = False,
         mirrors: bool = True,
         **options: Any,
-    ) -> DeviceLoader:
-        """Return a loader of (images, labels), see :class:`~pour.data.samples.IndexedSamples`."""
-        from pour.data.loader import DeviceLoader
+    ) -> EpochLoader:
+        """Return a loader of (images, labels), see :class:`~pour.data.samples.IndexedSamples`.
+
+        Images in files that are shuffled, as training does in every epoch, are first read into memory if they fit
+        (:data:`~pour.data.stored_images.KEPT_BYTES`).
+        """
+        from pour.data.loader import DeviceLoader, FileLoader
 
         moves = self._moves(mirrors) if augment else None
-        return DeviceLoader(
-            self.images, self.labels, batch_size=batch_size, device=device, augment=moves, void=self.void, **options
-        )
+        options |= {"batch_size": batch_size, "device": device, "augment": moves}
+        source = self.source
+        if isinstance(source, StoredImages) and not (
+            source.keep() if options.get("shuffle") else source.kept is not None
+        ):
+            return FileLoader(
+                source, np.arange(len(source)) if self.index is None else self.index, self.labels, **options
+            )
+        return DeviceLoader(self.images, self.labels, void=self.void, **options)
 
     def _moves(self, mirrors: bool) -> Moves:
         """Return the usual augmentation."""
@@ -108,7 +121,7 @@ class ImageSamples:
 
 
 class ImageSplit(ImageSamples):
-    """Images (n x height x width x channels, uint8) with one label each (n, int64).
+    """Images (n x height x width x channels, uint8, in memory or in files) with one label each (n, int64).
 
     Example:
         >>> split = ImageSplit(np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 0, 1]))
@@ -121,8 +134,8 @@ class ImageSplit(ImageSamples):
 
     __slots__ = ()
 
-    def __init__(self, images: ImageArray, labels: NDArray[np.integer]) -> None:
-        if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 4:
+    def __init__(self, images: ImageArray | StoredImages, labels: NDArray[np.integer]) -> None:
+        if not isinstance(images, np.ndarray | StoredImages) or images.dtype != np.uint8 or images.ndim != 4:
             raise UsageError(
                 f"Images must be a uint8 array of shape (n, height, width, channels), not {_describe(images)}."
             )
@@ -153,6 +166,28 @@ class ImageSplit(ImageSamples):
         from pour.data.augment import Augment
 
         return Augment.for_images(self.image_shape[0], flip=mirrors)
+
+
+def join_splits(splits: Sequence[ImageSplit]) -> ImageSplit:
+    """Return the images of several splits, one split after another. Files are not read, and shared images not copied.
+
+    Example:
+        >>> split = ImageSplit(np.zeros((3, 8, 8, 1), np.uint8), np.array([0, 1, 0]))
+        >>> join_splits([split.take(np.array([2])), split]).labels
+        array([0, 0, 1, 0])
+    """
+    labels = np.concatenate([split.labels for split in splits])
+    rows = [np.arange(len(split.source)) if split.index is None else split.index for split in splits]
+    first = splits[0].source
+    if all(split.source is first for split in splits):
+        joined = ImageSplit(first, np.zeros(len(first), np.int64)).take(np.concatenate(rows))
+        joined.labels = labels
+        return joined
+    stored = [split.source for split in splits if isinstance(split.source, StoredImages)]
+    if len(stored) == len(splits) and len({(source.image_shape, source.size) for source in stored}) == 1:
+        files = [source.files[row] for source, chosen in zip(stored, rows, strict=True) for row in chosen]
+        return ImageSplit(StoredImages(files, stored[0].image_shape, size=stored[0].size), labels)
+    return ImageSplit(np.concatenate([split.images for split in splits]), labels)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["split_digest"]
 
 _IMAGES_PER_PART = 4096
+# A divisor of the images per part. Few, because the images of a batch are in memory together.
+_IMAGES_PER_BATCH = 256
 
 
 def split_digest(split: IndexedSamples) -> str:
@@ -25,12 +27,14 @@ def split_digest(split: IndexedSamples) -> str:
     """
     shape: tuple[int, ...] = ()
     digests = []
-    for inputs, _ in split.batches(_IMAGES_PER_PART, "cpu"):
+    for number, (inputs, _) in enumerate(split.batches(_IMAGES_PER_BATCH, "cpu")):
         images = (inputs.permute(0, 2, 3, 1) if inputs.ndim == 4 else inputs).contiguous().numpy()
         shape = images.shape[1:]
-        digests.append(hashlib.sha256(images.data).digest())
+        if number * _IMAGES_PER_BATCH % _IMAGES_PER_PART == 0:
+            digests.append(hashlib.sha256())
+        digests[-1].update(images.data)
     total = hashlib.sha256(f"{(len(split), *shape)}".encode())
     for part in digests:
-        total.update(part)
+        total.update(part.digest())
     total.update(np.ascontiguousarray(split.labels).data)
     return total.hexdigest()

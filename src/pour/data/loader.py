@@ -1,8 +1,10 @@
-"""Batches without worker processes: images stay on the device and are shuffled and augmented there."""
+"""Batches without worker processes: images stay on the device, or are decoded ahead of their use."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -12,15 +14,20 @@ from torch import Tensor
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from concurrent.futures import Future
 
-__all__ = ["NO_LABEL", "DeviceLoader", "EpochLoader"]
+    from pour.data.stored_images import StoredImages
+
+__all__ = ["NO_LABEL", "DeviceLoader", "EpochLoader", "FileLoader"]
 
 NO_LABEL = -100
 """Label of void pixels in a batch, which ``torch.nn.functional.cross_entropy`` ignores by default."""
 
 _SHARE_OF_FREE_MEMORY = 0.25
 _CHUNK_BYTES = 512 * 2**20
+# Batches that are decoded while the model works on one.
+_AHEAD = 2
 
 
 class Moves(Protocol):
@@ -106,10 +113,13 @@ class EpochLoader(ABC):
         order, moves = self._draw(number)
         usable = len(self) * self.batch_size if self._drop_last else self.num_images
         step = self.samples_per_read
-        for start in range(0, usable, step):
-            part = slice(start, min(start + step, usable))
-            images, labels = self.read(order[part], None if moves is None else moves[part])
+        parts = [slice(start, min(start + step, usable)) for start in range(0, usable, step)]
+        for images, labels in self._reads([(order[part], None if moves is None else moves[part]) for part in parts]):
             yield from zip(torch.split(images, self.batch_size), torch.split(labels, self.batch_size), strict=True)
+
+    def _reads(self, parts: Sequence[tuple[Tensor, Tensor | None]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield what :meth:`read` returns for the indices and moves of each part."""
+        return (self.read(order, moves) for order, moves in parts)
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor | None]:
         seed = int(np.random.SeedSequence([self._seed, epoch]).generate_state(1)[0])
@@ -193,3 +203,52 @@ class DeviceLoader(EpochLoader):
             images, labels = self._augment.move(images, labels, index, moves.to(self.device))
         labels = labels.long()
         return images, labels if self._void is None else labels.where(labels != self._void, NO_LABEL)
+
+
+class FileLoader(EpochLoader):
+    """Batches of images in files. While the model works on a batch, threads decode the following ones.
+
+    Args:
+        images: The images.
+        rows: Rows of ``images`` that the loader reads.
+        labels: Labels of these rows.
+        options: Options of :class:`EpochLoader`.
+    """
+
+    def __init__(self, images: StoredImages, rows: np.ndarray, labels: np.ndarray, **options: Any) -> None:
+        super().__init__(len(rows), **options)
+        self._images = images
+        self._rows = rows
+        self._labels = torch.as_tensor(labels).to(self.device)
+
+    def read(self, order: Tensor, moves: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Decode and move the images of a batch."""
+        return self._placed(self._images[self._rows[order.numpy()]], order, moves)
+
+    def _reads(self, parts: Sequence[tuple[Tensor, Tensor | None]]) -> Iterator[tuple[Tensor, Tensor]]:
+        waiting: deque[Future[np.ndarray]] = deque()
+        # A batch is decoded by the threads of one pool, and asked for by the thread of the other.
+        with ThreadPoolExecutor() as decoders, ThreadPoolExecutor(1) as reader:
+            try:
+                following = iter(parts)
+                for order, moves in parts:
+                    for part, _ in following:
+                        waiting.append(reader.submit(self._images.read, self._rows[part.numpy()], decoders))
+                        if len(waiting) > _AHEAD:
+                            break
+                    yield self._placed(waiting.popleft().result(), order, moves)
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def _placed(self, pixels: np.ndarray, order: Tensor, moves: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return decoded images and their labels on the device."""
+        images = torch.from_numpy(pixels)
+        if self.device.type == "cuda":
+            images = images.pin_memory()
+        images = images.to(self.device, non_blocking=True)
+        labels = self._labels[order.to(self.device)].long()
+        if moves is None or self._augment is None:
+            return images.permute(0, 3, 1, 2), labels
+        index = torch.arange(len(order), device=self.device)
+        return self._augment.move(images, labels, index, moves.to(self.device))

@@ -52,6 +52,8 @@ _REFUSED = {
     "chestmnist": "its images have several labels each, and forgetting a class needs images that belong to one class"
 }
 
+_SIZED = re.compile(r"(.+)@(\d+)")
+
 
 @dataclass(frozen=True, slots=True)
 class DatasetStatus:
@@ -136,12 +138,15 @@ def list_datasets(root: str | os.PathLike[str] | None = None) -> list[DatasetSta
     return statuses
 
 
-def load_dataset(name: str, root: str | os.PathLike[str] | None = None, *, download: bool = False) -> ImageDataset:
+def load_dataset(
+    name: str | os.PathLike[str], root: str | os.PathLike[str] | None = None, *, download: bool = False
+) -> ImageDataset:
     """Open a classification dataset.
 
     Args:
-        name: A name from :func:`list_datasets`; ``folder:PATH`` for a folder with one folder per class
-            (``folder:PATH@SIZE`` scales the images); or the path of a ``.npz`` file.
+        name: A name from :func:`list_datasets`; the path of a ``.npz`` file; or the path of a folder with one folder of
+            images per class. ``PATH@SIZE`` scales the images. ``folder:PATH`` is a folder that has the name of a
+            dataset.
         root: The data folder, by default ``POUR_DATA`` or ``~/.cache/pour``.
         download: Download missing files.
 
@@ -152,8 +157,11 @@ def load_dataset(name: str, root: str | os.PathLike[str] | None = None, *, downl
         >>> load_dataset("digits").splits["train"]
         ImageSplit(1442 images of 8 x 8 x 1)
     """
+    name = os.fspath(name)
     if name.startswith("folder:"):
         return _read_folder(name.removeprefix("folder:"))
+    if name not in _all_datasets() and _is_folder(name):
+        return _read_folder(name)
     if name.endswith(".npz"):
         return _read_npz(Path(name).expanduser())
     if is_segmentation(name):
@@ -203,7 +211,11 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, downl
 def _unknown(name: str, names: list[str]) -> UsageError:
     if name in _REFUSED:
         return UsageError(f"{name} is not offered: {_REFUSED[name]}.")
-    hint = nearest_name(name, names, f"known are {', '.join(names)}, folder:PATH and FILE.npz.")
+    if Path(name).name != name:
+        return UsageError(
+            f"There is no folder {name}; give the path of a folder, FILE.npz, or one of {', '.join(names)}."
+        )
+    hint = nearest_name(name, names, f"known are {', '.join(names)}, the path of a folder and FILE.npz.")
     return UsageError(f"There is no dataset {name!r}; {hint}")
 
 
@@ -229,9 +241,14 @@ def _is_voc_segmentation(member: PurePosixPath) -> bool:
     return member.parent.name in ("JPEGImages", "SegmentationClass", "Segmentation")
 
 
+def _is_folder(place: str) -> bool:
+    sized = _SIZED.fullmatch(place)
+    return any(Path(path).expanduser().is_dir() for path in (place, *([sized[1]] if sized else [])))
+
+
 def _read_folder(place: str) -> ImageDataset:
     path = Path(place).expanduser()
-    sized = re.fullmatch(r"(.+)@(\d+)", place)
+    sized = _SIZED.fullmatch(place)
     if sized and not path.exists():
         return read_folder(Path(sized[1]).expanduser(), size=int(sized[2]))
     return read_folder(path)

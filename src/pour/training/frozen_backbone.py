@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pour.data.loader import DeviceLoader
 from pour.data.splits import Splits
 from pour.errors import UsageError
 from pour.models.card import set_class_names
@@ -157,7 +156,7 @@ class FrozenBackbone:
         split = self.dataset.splits["train"]
         if device not in self._features:
             size = _GPU_BATCH if device.type == "cuda" else _CPU_BATCH
-            loader = DeviceLoader(split.images, split.labels, batch_size=size, device=device)
+            loader = split.batches(size, device)
             network = self.build().to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
             with fast_encoder(network, find_head(network).name, enabled=device.type == "cuda"):
                 features = extract_features(network, loader, device=device).features

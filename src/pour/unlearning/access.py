@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
-from pour.data.dataset import ImageSplit
+from pour.data.dataset import ImageSplit, join_splits
 from pour.data.draws import rows_per_class
 from pour.data.samples import as_samples, checked_batch, first_batch, is_indexed
 from pour.errors import UsageError, warn
@@ -184,8 +184,7 @@ class Images:
         if self.labels is None or other.labels is None:
             return Images(MixedBatches(self.once(run), other.once(run)), mirrors=self._mirrors)
         order = np.random.default_rng(run.seed).permutation(len(first) + len(second))
-        images = np.concatenate([first.images, second.images])[order]
-        return Images(ImageSplit(images, np.concatenate([first.labels, second.labels])[order]), mirrors=self._mirrors)
+        return Images(join_splits([first, second]).take(order), mirrors=self._mirrors)
 
     def _take(self, rows: LabelArray) -> Images:
         return Images(self._source.take(rows), mirrors=self._mirrors)

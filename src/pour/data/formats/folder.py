@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,17 +9,20 @@ from pathlib import Path
 import numpy as np
 
 from pour.data.dataset import ImageDataset, ImageSplit
-from pour.data.formats.image_files import GREY_MODES, images_in, open_image, read_pixels
+from pour.data.draws import set_apart
+from pour.data.formats.image_files import GREY_MODES, check_image, images_in, open_image
 from pour.data.info import DatasetInfo
+from pour.data.stored_images import StoredImages
 from pour.errors import UsageError
 
 __all__ = ["read_folder"]
 
-_TEST_SHARE = 5
+# Number of files that one error names.
+_NAMED = 10
 
 
 def read_folder(path: Path, *, size: int | None = None) -> ImageDataset:
-    """Return the images under ``path`` as a dataset.
+    """Return the images under ``path`` as a dataset. Images are decoded when they are read.
 
     Either ``path/train/CLASS/image`` and ``path/test/CLASS/image`` (or ``val``, where there is no ``test``), where
     further folders beside the two are extra test sets, or ``path/CLASS/image``, of which a fifth of each class is set
@@ -31,6 +33,9 @@ def read_folder(path: Path, *, size: int | None = None) -> ImageDataset:
         path: The folder.
         size: Scale the shorter side to this many pixels and cut out the centre square; without it all images must
             have the same size.
+
+    Raises:
+        UsageError: The folder has another structure, or some files are no images. The message names these files.
     """
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder; give a folder with one folder of images per class.")
@@ -41,16 +46,14 @@ def read_folder(path: Path, *, size: int | None = None) -> ImageDataset:
         classes, files = _given_splits(path)
     else:
         classes, files = _own_splits(path)
-    listed = [file for split in files.values() for file, _ in split]
-    grey, shape = _common_shape(listed, size)
-    splits = {}
-    with ThreadPoolExecutor() as pool:
-        for name, entries in files.items():
-            images = np.empty((len(entries), *shape, 1 if grey else 3), np.uint8)
-            read = pool.map(lambda entry: read_pixels(entry[0], grey=grey, size=size), entries)
-            for row, pixels in enumerate(read):
-                images[row] = pixels
-            splits[name] = ImageSplit(images, np.array([label for _, label in entries], np.int64))
+    shape = _common_shape(path, [file for split in files.values() for file, _ in split], size)
+    splits = {
+        name: ImageSplit(
+            StoredImages([file for file, _ in entries], shape, size=size),
+            np.array([label for _, label in entries], np.int64),
+        )
+        for name, entries in files.items()
+    }
     info = DatasetInfo(name=f"folder:{path}", title=path.name, needs="Pillow, and the folder itself")
     # File systems allow names that no text can hold.
     names = tuple(os.fsencode(name).decode("utf-8", "replace") for name in classes)
@@ -87,17 +90,12 @@ def _test_folder(path: Path) -> Path:
 
 def _own_splits(path: Path) -> tuple[list[str], _Files]:
     classes = _subfolders(path)
-    files: _Files = {"train": [], "test": []}
-    for label, name in enumerate(classes):
-        shuffled = sorted(images_in(path / name), key=lambda file: hashlib.sha256(os.fsencode(file.name)).digest())
-        count = len(shuffled) // _TEST_SHARE
-        files["test"] += [(file, label) for file in sorted(shuffled[:count])]
-        files["train"] += [(file, label) for file in sorted(shuffled[count:])]
+    every = [(file, label) for label, name in enumerate(classes) for file in images_in(path / name)]
+    sides = set_apart(np.array([label for _, label in every]), [os.fsencode(file.name) for file, _ in every])
+    files: _Files = {split: [every[row] for row in rows] for split, rows in zip(("train", "test"), sides, strict=True)}
     _refuse_empty(path, classes, files["train"])
     if not files["test"]:
-        raise UsageError(
-            f"{path} has fewer than {_TEST_SHARE} images in every class, too few to set some apart for testing."
-        )
+        raise UsageError(f"{path} has fewer than 5 images in every class, too few to set some apart for testing.")
     return classes, files
 
 
@@ -114,19 +112,44 @@ def _subfolders(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _common_shape(files: list[Path], size: int | None) -> tuple[bool, tuple[int, int]]:
-    grey, first = True, None
-    for file in files:
+def _common_shape(path: Path, files: list[Path], size: int | None) -> tuple[int, int, int]:
+    """Return height, width and channels of all images, from their headers. Raise UsageError that names bad files."""
+    with ThreadPoolExecutor() as pool:
+        headers = dict(zip(files, pool.map(_header, files), strict=True))
+    bad = [str(header) for header in headers.values() if isinstance(header, UsageError)]
+    good = {file: header for file, header in headers.items() if not isinstance(header, UsageError)}
+    if len(bad) == 1:
+        raise UsageError(bad[0])
+    if bad:
+        more = f"\n  and {len(bad) - _NAMED:,} more" if len(bad) > _NAMED else ""
+        raise UsageError(
+            f"{len(bad):,} of {len(files):,} images in {path} cannot be read; repair or remove them:"
+            + "".join(f"\n  {message}" for message in bad[:_NAMED])
+            + more
+        )
+    channels = 1 if all(is_grey for is_grey, _ in good.values()) else 3
+    if size is not None:
+        return size, size, channels
+    by_shape: dict[tuple[int, int], list[Path]] = {}
+    for file, (_, shape) in good.items():
+        by_shape.setdefault(shape, []).append(file)
+    (shape, first), *others = by_shape.items()
+    if others:
+        other, different = others[0]
+        count = len(good) - len(first)
+        raise UsageError(
+            f"{first[0]} is {shape[1]} x {shape[0]} pixels but {different[0]} is {other[1]} x {other[0]} ({count:,} of "
+            f"{len(good):,} images have another size than the first); all images need one size: name the dataset "
+            "PATH@SIZE to scale them."
+        )
+    return *shape, channels
+
+
+def _header(file: Path) -> tuple[bool, tuple[int, int]] | UsageError:
+    """Return whether an image is grey, and its height and width; or the error if it cannot be read."""
+    try:
         with open_image(file) as image:
-            grey = grey and image.mode in GREY_MODES
-            shape = (image.height, image.width)
-        if first is None:
-            first = file, shape
-        elif size is None and shape != first[1]:
-            raise UsageError(
-                f"{first[0]} is {first[1][1]} x {first[1][0]} pixels but {file} is {shape[1]} x {shape[0]}; all images "
-                "need one size: name the dataset folder:PATH@SIZE to scale them."
-            )
-    if first is None:
-        raise UsageError("There are no images to read.")
-    return grey, first[1] if size is None else (size, size)
+            check_image(image, file)
+            return image.mode in GREY_MODES, (image.height, image.width)
+    except UsageError as error:
+        return error

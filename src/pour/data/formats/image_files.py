@@ -15,13 +15,24 @@ if TYPE_CHECKING:
 
     from pour.data.dataset import ImageArray
 
-__all__ = ["GREY_MODES", "IMAGE_SUFFIXES", "images_in", "is_image", "open_image", "read_pixels", "to_bytes"]
+__all__ = [
+    "GREY_MODES",
+    "IMAGE_SUFFIXES",
+    "check_image",
+    "images_in",
+    "is_image",
+    "open_image",
+    "read_pixels",
+    "to_bytes",
+]
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"})
 
 _SIXTEEN_BITS = frozenset({"I;16", "I;16B", "I;16L", "I;16N"})
 GREY_MODES = frozenset({"1", "L"}) | _SIXTEEN_BITS
 """Pillow's modes of images without colour."""
+_ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG": b"\xff\xd9"}
+"""Last bytes of a complete file, by Pillow's name of the format."""
 
 
 def is_image(path: Path) -> bool:
@@ -53,6 +64,24 @@ def open_image(path: Path) -> Iterator[Any]:
         raise UsageError(f"{path} is not a readable image: it is truncated or damaged ({error}).") from error
 
 
+def check_image(image: Any, path: Path) -> None:
+    """Raise an error if an open image has pixels of unknown range, or if its file was cut off.
+
+    Only the end of the file is read. A file that does not end as its format does is decoded, because some programs
+    append bytes.
+    """
+    _check_range(image, path)
+    end = _ENDS.get(image.format)
+    if end is not None:
+        place = image.fp.tell()
+        image.fp.seek(0, 2)
+        image.fp.seek(max(0, image.fp.tell() - len(end)))
+        is_complete = image.fp.read() == end
+        image.fp.seek(place)
+        if not is_complete:
+            image.load()
+
+
 def read_pixels(path: Path, *, grey: bool = False, size: int | None = None) -> ImageArray:
     """Return an image file as uint8, (height, width, 3), or (height, width, 1) if ``grey``.
 
@@ -73,12 +102,16 @@ def read_pixels(path: Path, *, grey: bool = False, size: int | None = None) -> I
 
 def to_bytes(image: Any, path: Path, *, grey: bool) -> Any:
     """Return an open image with 8 bits per channel; Pillow alone would turn most of 16 bits white."""
-    # PNG and PGM files of 16 bits are wider integers to some versions of Pillow, with the same values.
-    if image.mode in _SIXTEEN_BITS or (image.mode == "I" and image.format in ("PNG", "PPM")):
+    _check_range(image, path)
+    if image.mode in _SIXTEEN_BITS or image.mode == "I":
         from PIL import Image
 
         image = Image.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8))
-    elif image.mode in ("I", "F"):
+    return image.convert("L" if grey else "RGB")
+
+
+def _check_range(image: Any, path: Path) -> None:
+    # PNG and PGM files of 16 bits are wider integers to some versions of Pillow, with the same values.
+    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
         kind = "32-bit integers" if image.mode == "I" else "floats"
         raise UsageError(f"{path} holds {kind}, whose range is not known; save it with 8 or 16 bits.")
-    return image.convert("L" if grey else "RGB")

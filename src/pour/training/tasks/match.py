@@ -7,11 +7,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
-from pour.data.dataset import ImageDataset, ImageSplit
+from pour.data.dataset import ImageDataset, ImageSplit, join_splits
 from pour.data.digest import split_digest
 from pour.data.registry import load_dataset
 from pour.errors import UsageError, warn
@@ -98,8 +97,7 @@ class Match(Images):
         classes = tuple(names.get(name, name) for name in dataset.classes)
         splits = dict(dataset.splits)
         if self.test_on_all:
-            images = np.concatenate([split.images for split in splits.values()])
-            splits["test"] = ImageSplit(images, np.concatenate([split.labels for split in splits.values()]))
+            splits["test"] = join_splits(list(splits.values()))
         return TextDataset(name=dataset.name, classes=classes, splits=splits, info=dataset.info, transfer=transfer)
 
     def digest(self, dataset: ImageDataset) -> str:

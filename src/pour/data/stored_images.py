@@ -1,0 +1,78 @@
+"""Images in files, decoded in threads when they are read."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pour.data.formats.image_files import read_pixels
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+__all__ = ["KEPT_BYTES", "StoredImages"]
+
+KEPT_BYTES = 512 * 2**20
+"""Largest size of decoded images that training keeps in memory, because it reads them in every epoch."""
+
+# Images that a thread decodes at a time: few, so that all threads have work, but several, because each task has a cost.
+_IMAGES_PER_TASK = 8
+
+
+class StoredImages:
+    """Images in files, as an array (n, height, width, channels) of uint8 whose rows are decoded when they are indexed.
+
+    Args:
+        files: Files of the images.
+        shape: Height, width and channels of every image.
+        size: Scale the shorter side to this many pixels and cut out the centre square.
+    """
+
+    dtype = np.dtype(np.uint8)
+    ndim = 4
+
+    def __init__(self, files: Sequence[Path], shape: tuple[int, int, int], *, size: int | None = None) -> None:
+        self.files = list(files)
+        self.image_shape = shape
+        self.size = size
+        self.kept: NDArray[np.uint8] | None = None
+        """All images, if they are kept in memory."""
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Number of images, height, width and channels."""
+        return len(self.files), *self.image_shape
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
+        """Return the images ``rows``, which are decoded now unless they are kept."""
+        with ThreadPoolExecutor() as pool:
+            return self.read(np.arange(len(self))[rows], pool)
+
+    def read(self, rows: NDArray[np.int64], pool: ThreadPoolExecutor) -> NDArray[np.uint8]:
+        """Return the images ``rows``, decoded by the threads of ``pool``."""
+        if self.kept is not None:
+            kept: NDArray[np.uint8] = self.kept[rows]
+            return kept
+        images = np.empty((len(rows), *self.image_shape), np.uint8)
+
+        def decode(first: int) -> None:
+            for place in range(first, min(first + _IMAGES_PER_TASK, len(rows))):
+                images[place] = read_pixels(self.files[rows[place]], grey=self.image_shape[2] == 1, size=self.size)
+
+        for _ in pool.map(decode, range(0, len(rows), _IMAGES_PER_TASK)):
+            pass
+        return images
+
+    def keep(self) -> bool:
+        """Read all images into memory if they take at most :data:`KEPT_BYTES`. Return whether they are there."""
+        if self.kept is None and int(np.prod(self.shape)) <= KEPT_BYTES:
+            self.kept = self[:]
+        return self.kept is not None
