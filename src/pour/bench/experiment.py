@@ -44,7 +44,7 @@ class _Keys:
     task: str = "classify"
     """Task: classify, segment, match, or a task of another package."""
     dataset: str
-    """Dataset: a name from ``pour datasets``, ``folder:PATH`` or ``FILE.npz``."""
+    """Dataset: a name from ``pour datasets``, a folder or ``FILE.npz``."""
     together: bool = False
     """Whether a last request forgets all classes of ``forget`` together."""
     tuning_forget: tuple[int | str, ...] = ()

@@ -179,3 +179,54 @@ def test_val_is_the_test_split_where_there_is_no_other(tmp_path):
         "test": 4,
         "val": 6,
     }
+
+
+def test_all_bad_files_are_named_in_one_error(tmp_path):
+    fill(tmp_path / "a", 20, side=40)
+    fill(tmp_path / "b", 20, side=40)
+    (tmp_path / "a" / "003.png").write_bytes(b"no image")
+    cut = tmp_path / "b" / "004.png"
+    cut.write_bytes(cut.read_bytes()[:2000])
+    Image.fromarray(np.zeros((40, 40), np.float32)).save(tmp_path / "b" / "x.tif")
+    photo = tmp_path / "a" / "photo.jpg"
+    Image.fromarray(random_images(1, 40, 3, 0)[0]).save(photo)
+    whole = photo.read_bytes()
+    photo.write_bytes(whole[: len(whole) // 2])
+    for size in (None, 8):
+        with pytest.raises(UsageError, match=r"4 of 42 images in .* cannot be read; repair or remove them") as error:
+            read_folder(tmp_path, size=size)
+        lines = str(error.value).splitlines()
+        names = [line.split(" ")[2].rsplit("/", 1)[1] for line in lines[1:]]
+        assert names == ["003.png", "photo.jpg", "004.png", "x.tif"]
+    for i in range(16):
+        (tmp_path / "a" / f"{i:03}.png").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"(?s)19 of 42 images.*  and 9 more$"):
+        read_folder(tmp_path)
+    # Programs append bytes to files that are complete.
+    for name in "ab":
+        for file in (tmp_path / name).iterdir():
+            file.write_bytes(whole + b"\0\0appended")
+        for file in (tmp_path / name).glob("*.tif"):
+            file.unlink()
+    assert len(read_folder(tmp_path).splits["train"].images) == 33
+
+
+def test_other_sizes_are_counted(tmp_path):
+    fill(tmp_path / "a", 5)
+    fill(tmp_path / "b", 5, side=9)
+    with pytest.raises(UsageError, match=r"\(5 of 10 images have another size than the first\).* PATH@SIZE to scale"):
+        read_folder(tmp_path)
+
+
+def test_a_folder_needs_no_prefix(tmp_path, monkeypatch):
+    for name in "ab":
+        fill(tmp_path / "photos" / name, 5)
+    monkeypatch.chdir(tmp_path)
+    for place in ("photos", "./photos", tmp_path / "photos", "folder:photos"):
+        assert load_dataset(place).image_shape == (6, 6, 3)
+    assert load_dataset("photos@4").image_shape == (4, 4, 3)
+    # A dataset with a name comes first.
+    fill(tmp_path / "digits" / "a", 5)
+    assert load_dataset("digits").num_classes == 10
+    with pytest.raises(UsageError, match=r"There is no folder \./fotos; give the path of a folder"):
+        load_dataset("./fotos")

@@ -116,7 +116,7 @@ def _common_shape(path: Path, files: list[Path], size: int | None) -> tuple[int,
     """Return height, width and channels of all images, from their headers. Raise UsageError that names bad files."""
     with ThreadPoolExecutor() as pool:
         headers = dict(zip(files, pool.map(_header, files), strict=True))
-    bad = [str(header) for header in headers.values() if isinstance(header, UsageError)]
+    bad = [str(header) for _, header in sorted(headers.items()) if isinstance(header, UsageError)]
     good = {file: header for file, header in headers.items() if not isinstance(header, UsageError)}
     if len(bad) == 1:
         raise UsageError(bad[0])
