@@ -385,8 +385,7 @@ def _collapse_lines(measured: Mapping[str, NeuralCollapse]) -> list[Collapse]:
 
 def _trials(output: _Output, head: Head, request: tuple[int, ...], earlier: Sequence[int]) -> list[Trial]:
     """Return what each direction of POUR-P does to the answers, with the classes' own scores."""
-    is_plain = isinstance(head.layer, nn.Linear) and not isinstance(head.layer, TextHead)
-    if not len(output.features) or not request or not is_plain:
+    if not len(output.features) or not request or head.dim != -1 or isinstance(head.layer, TextHead):
         return []
     device = output.features.device
     is_forgotten = torch.isin(output.labels, torch.tensor(request, device=device))

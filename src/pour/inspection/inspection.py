@@ -222,8 +222,6 @@ class Inspection:
         for index, rate in enumerate(self.accuracy):
             parts.append(("Accuracy" if index == 0 else "", f"{rate.samples}: {rate}"))
         parts += [("Doubt", doubt) for doubt in self.doubts]
-        if self.accuracy and not self.doubts:
-            parts.append(("Check", "no contradiction between model, data and classes was found"))
         if self.simplex is not None:
             parts.append(("Collapse", f"The class means form a simplex: {self.simplex}."))
             parts.append(("", "In brackets: random features and a random head of the same sizes, seed 0."))

@@ -69,6 +69,15 @@ def test_a_file_may_import_its_neighbours_and_have_the_name_of_a_package(code, t
     assert sys.modules.get("timm") is before
 
 
+def test_a_file_of_a_package_may_import_the_package(code):
+    code("", "shelf_package/__init__.py")
+    code("WIDTH = 6\n", "shelf_package/sizes.py")
+    code(
+        f"{HEAD}from shelf_package.sizes import WIDTH\ndef net(): return nn.Linear(WIDTH, 2)\n", "shelf_package/nets.py"
+    )
+    assert build_user_network("shelf_package/nets.py:net").in_features == 6
+
+
 def test_a_changed_file_is_read_again(code):
     import os
 

@@ -60,7 +60,7 @@ def build_user_network(
 
     It is called with the number of classes if it has an argument ``num_classes``, ``n_classes``, ``classes``,
     ``num_labels``, ``n_labels`` or ``num_outputs``, or takes any keyword; otherwise without arguments. The current
-    folder, or the folder of the file, is put on ``sys.path``, as Python does for a program.
+    folder and the folder of the file are put on ``sys.path``, as Python does for a module and for a program.
 
     Args:
         arch: ``package.module:NAME`` or ``path/to/file.py:NAME``.
@@ -127,6 +127,7 @@ def _import_file(path: Path) -> ModuleType:
 @functools.lru_cache(maxsize=8)
 def _module_of_file(source: Path, modified: int) -> ModuleType:
     """Execute the file as a module, once as long as the file does not change."""
+    _put_on_path(Path.cwd())
     _put_on_path(source.parent)
     # A prefix keeps the file from taking the name of a package, such as timm.
     name = f"user_network_{source.stem}"
