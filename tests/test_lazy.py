@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +62,21 @@ def test_names_and_rooms_are_imported_on_first_use() -> None:
         assert name in pour.__all__
     with pytest.raises(AttributeError, match="has no attribute 'forgett'"):
         _ = pour.forgett
+
+
+def test_what_the_pages_write_after_import_pour_works() -> None:
+    root = Path(__file__).resolve().parent.parent
+    rooms = re.findall(r"^\| `(\w+)` \|", (root / "docs" / "architecture.md").read_text(), flags=re.MULTILINE)
+    assert {"models", "data", "training", "report", "methods"} <= set(rooms)
+    public = [room for room in rooms if room != "cli"]
+    pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    written = {
+        name
+        for page in pages
+        for name in re.findall(rf"\bpour\.(?:{'|'.join(public)})\.\w+", page.read_text(encoding="utf-8"))
+    }
+    assert "pour.models.NormalizedModel" in written
+    names = [*sorted(written), *(f"pour.{room}" for room in public)]
+    program = f"import pour\nfor name in {names!r}:\n    eval(name)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
