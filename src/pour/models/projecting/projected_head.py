@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from pour.errors import UsageError, check_choice
+from pour.errors import UsageError, check_choice, warn
 from pour.geometry.eraser import Eraser
 from pour.geometry.projector import Projector
 from pour.models.linear_form import linear_form
@@ -123,6 +123,8 @@ class ProjectedHead(nn.Module):
             )
         mask = torch.zeros(self.out_features, dtype=torch.bool, device=next(head.parameters()).device)
         mask[list(self.forgotten)] = True
+        # Reading the gradient makes the host wait for the GPU, so that only the first loss is checked.
+        self._is_loss_checked = False
         self.register_buffer("forgotten_mask", mask if self.dim == -1 else mask.view(-1, 1, 1), persistent=False)
 
     @property
@@ -170,7 +172,27 @@ class ProjectedHead(nn.Module):
         scores: Tensor = self.head(self.projector(features, dim=self.dim), *args, **kwargs)
         if not self._replaced:
             return scores
-        return scores.masked_fill(self.forgotten_mask, self._forgotten_score(scores.dtype))
+        scores = scores.masked_fill(self.forgotten_mask, self._forgotten_score(scores.dtype))
+        if self.training and scores.requires_grad and not (self._is_loss_checked or torch.compiler.is_compiling()):
+            scores.register_hook(self._check_loss)
+        return scores
+
+    def _check_loss(self, gradient: Tensor) -> None:
+        """Warn once if the loss depends on the scores of masked classes, as it does with label smoothing."""
+        if self._is_loss_checked or (gradient.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return
+        self._is_loss_checked = True
+        try:
+            is_read = bool(gradient.masked_fill(~self.forgotten_mask, 0).any())
+        except RuntimeError:
+            # A batched gradient of torch.func has no single value.
+            return
+        if is_read and self.forgotten_logit == "mask":
+            warn(
+                f"The loss reads the scores of forgotten classes ({', '.join(map(str, self.forgotten))}), which are "
+                f"{masked_score(gradient.dtype):.4g}, as it does with label smoothing; leave these classes out of it: "
+                "CrossEntropyLoss(weight=w) with w = 0 for them and 1 for the others."
+            )
 
     def extra_repr(self) -> str:
         """Return the request for ``print(model)``."""
