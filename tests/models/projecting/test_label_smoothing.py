@@ -18,7 +18,7 @@ FORGOTTEN = 2
 def forgotten_network():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 5))
-    return pour.forget(model, classes=[FORGOTTEN]).train()
+    return pour.forget(model, classes=[FORGOTTEN], head="3").train()
 
 
 def batch():

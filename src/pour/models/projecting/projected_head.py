@@ -174,7 +174,7 @@ class ProjectedHead(nn.Module):
             return scores
         scores = scores.masked_fill(self.forgotten_mask, self._forgotten_score(scores.dtype))
         if self.training and scores.requires_grad and not (self._is_loss_checked or torch.compiler.is_compiling()):
-            scores.register_hook(self._check_loss)
+            scores.register_hook(self._check_loss)  # type: ignore[no-untyped-call]
         return scores
 
     def _check_loss(self, gradient: Tensor) -> None:
