@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["ARGUMENT", "WITHOUT_FLAG", "flags_of", "in_flags"]
 
 ARGUMENT = re.compile(
-    r"""(?<![\w./:="'-])"""  # Not inside a path, a quoted name or another argument.
+    r"""(?<![\w./:="'-])(?<!\w\()"""  # Not inside a path, a quoted name, a call or another argument.
     r"""(?P<name>[a-z][a-z_]*)=(?P<value>"[^"]*"|'[^']*'|[\w-]+(?:\.[\w-]+)*)?"""
 )
 """An argument in a message, such as overwrite=True, direction="scores" or data=."""
