@@ -62,20 +62,22 @@ def test_the_page_of_the_command_is_the_page_from_python(models: Path, report: A
     assert AuditReport.load(tmp_path / "command.json") == report
 
 
-def test_a_report_from_a_file_has_the_same_page_with_the_time(report: AuditReport, tmp_path: Path) -> None:
-    unlearned = report.models["unlearned"]
-    history = tuple(dataclasses.replace(entry, seconds=75.0) for entry in unlearned.history)
-    fresh = dataclasses.replace(
-        report, models={**report.models, "unlearned": dataclasses.replace(unlearned, history=history)}
-    )
-    pour.write_report(fresh, tmp_path / "fresh.html")
-    loaded = AuditReport.load(fresh.save(tmp_path / "report.json"))
-    assert loaded == fresh
-    pour.write_report(loaded, tmp_path / "loaded.html")
-    assert (tmp_path / "loaded.html").read_bytes() == (tmp_path / "fresh.html").read_bytes()
-    assert "<dd>1 min 15 s</dd>" in (tmp_path / "loaded.html").read_text(encoding="utf-8")
-    # 450 test images of 8 x 8 pixels.
+def test_a_report_from_a_file_has_the_same_page(report: AuditReport, tmp_path: Path) -> None:
+    loaded = AuditReport.load(report.save(tmp_path / "report.json"))
+    assert loaded == report
+    pages = [pour.write_report(part, tmp_path / f"{name}.html") for name, part in (("a", report), ("b", loaded))]
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+    # 355 test images of 8 x 8 pixels.
     assert (tmp_path / "report.json").stat().st_size < 400_000
+
+
+def test_the_time_of_a_method_survives_a_file(digits_original: nn.Module, digits_splits: Any, tmp_path: Path) -> None:
+    request = pour.ForgetRequest.of(digits_splits)
+    student = pour.unlearn(digits_original, request, method="delete", steps=3, device="cpu", progress=False)
+    report = pour.audit(original=digits_original, unlearned=student, **DIGITS)
+    for part in (report, AuditReport.load(report.save(tmp_path / "report.json"))):
+        page = pour.write_report(part, tmp_path / "page.html").read_text(encoding="utf-8")
+        assert "not recorded" not in page
 
 
 def test_drawing_runs_no_model_and_computes_no_map(
