@@ -62,6 +62,7 @@ def test_the_page_of_the_command_is_the_page_from_python(models: Path, report: A
     assert AuditReport.load(tmp_path / "command.json") == report
 
 
+@pytest.mark.slow
 def test_a_report_from_a_file_has_the_same_page(report: AuditReport, tmp_path: Path) -> None:
     loaded = AuditReport.load(report.save(tmp_path / "report.json"))
     assert loaded == report
@@ -104,7 +105,7 @@ def test_an_audit_keeps_pictures_only_on_request(digits_original: nn.Module, tmp
     assert 'id="embedding-data"' not in page
 
 
-def test_inputs_of_a_loader_have_a_map_without_pictures(digits_original: nn.Module, tmp_path: Path) -> None:
+def test_inputs_of_a_loader_have_a_map_without_pictures(digits_original: nn.Module) -> None:
     splits = DIGITS["data"].splits
     loaders = {
         name: torch.utils.data.DataLoader(
@@ -117,10 +118,9 @@ def test_inputs_of_a_loader_have_a_map_without_pictures(digits_original: nn.Modu
     }
     student = pour.forget(digits_original, classes=[3])
     report = pour.audit(original=digits_original, unlearned=student, pictures=True, **{**DIGITS, "data": loaders})
-    page = pour.write_report(report, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert 'id="embedding-data"' in page
-    assert '"sheet":null' in page
-    assert "Grad-CAM: original" not in page
+    assert report.pictures is not None
+    assert report.pictures.data["map"]["sheet"] is None
+    assert report.pictures.data["gradcam"] is None
 
 
 def test_an_existing_page_can_be_kept(tmp_path: Path) -> None:
@@ -141,9 +141,6 @@ def test_an_existing_page_can_be_kept(tmp_path: Path) -> None:
         {"map": {}},
         {"map": {"models": ["original"]}},
         {"angles": [{"name": "head"}]},
-        {"gradcam": {"name": "unlearned", "images": {"type": "<f8", "shape": [10**6, 10**6], "content": ""}}},
-        {"confusion": {"original": {"type": "O", "shape": [1], "content": "AAAA"}}},
-        {"confusion": {"original": {"type": "<i4", "shape": [10, 10], "content": "AAAA"}}},
     ],
 )
 def test_damaged_pictures_are_told_in_a_sentence(report: AuditReport, tmp_path: Path, change: dict[str, Any]) -> None:
@@ -166,3 +163,6 @@ def test_compressed_arrays_survive_and_bombs_do_not() -> None:
     bomb = pack(np.zeros(10**7, np.uint8)) | {"shape": [10]}
     with pytest.raises(ValueError, match="11 bytes instead of 10"):
         unpack(bomb)
+    for change in ({"shape": [10**6, 10**6]}, {"type": "O"}, {"shape": [-1]}):
+        with pytest.raises(ValueError, match="is no picture"):
+            unpack(bomb | change)
