@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import ENVIRONMENT, GREY, UNREAD, complaint, here, refusal, show, succeed, succeed_here
+from command_line import ENVIRONMENT, GREY, UNREAD, complaint, help_of, here, refusal, show, succeed, succeed_here
 
 import pour
 
@@ -109,6 +109,11 @@ def test_a_file_with_a_normalisation_takes_no_other(tmp_path, plain):
     for file in (own, state):
         sentence = refusal("unlearn", file, *network, *options)
         assert f"--mean {UNREAD} with {file}; it contains a normalisation" in sentence
+
+
+def test_unlearn_does_not_promise_the_keys_of_the_original():
+    """Its file can have the names of pour's wrapper, model.* and normalize.*. That is for pour export."""
+    assert "keys of the original" not in help_of("unlearn")
 
 
 @pytest.mark.parametrize(

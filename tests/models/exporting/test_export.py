@@ -41,7 +41,7 @@ def test_the_original_code_loads_the_plain_names(network: nn.Module, images: Ten
     forgotten = pour.forget(network, classes=[1])
     done = pour.export(forgotten, tmp_path / "new" / "shop.safetensors", example=images)
     assert done.path == tmp_path / "new" / "shop.safetensors"
-    assert "shop_network.ShopNet loaded it with strict=True" in done.check
+    assert "ShopNet of shop_network.py loaded it with strict=True and gave the same outputs" in done.check
     fresh = ShopNet()
     fresh.load_state_dict(load_file(done.path), strict=True)
     torch.testing.assert_close(scores(fresh, images), scores(forgotten, images))
@@ -52,15 +52,12 @@ def test_the_original_code_loads_the_plain_names(network: nn.Module, images: Ten
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", [".safetensors", ".pth"])
-def test_the_normalisation_of_the_wrapper_is_stated(
-    network: nn.Module, images: Tensor, tmp_path: Path, ending: str
-) -> None:
+def test_the_normalisation_of_the_wrapper_is_stated(network: nn.Module, images: Tensor, tmp_path: Path) -> None:
     forgotten = pour.forget(NormalizedModel(network, [0.4], [0.25], resize=12), classes=[1])
-    done = pour.export(forgotten, tmp_path / f"shop{ending}", example=images)
+    done = pour.export(forgotten, tmp_path / "shop.pth", example=images)
     assert "mean [0.4] and deviation [0.25] and resized to 12 x 12 pixels" in done.images
-    state = load_file(done.path) if ending == ".safetensors" else torch.load(done.path, weights_only=True)
-    assert list(state) == list(network.state_dict()) or set(state) == set(network.state_dict())
+    state = torch.load(done.path, weights_only=True)
+    assert list(state) == list(network.state_dict())
     fresh = ShopNet()
     fresh.load_state_dict(state, strict=True)
     resized = nn.functional.interpolate((images - 0.4) / 0.25, size=12, mode="bilinear", antialias=True)
@@ -147,24 +144,3 @@ def test_a_zero_shot_classifier_is_exported_by_its_encoder(tmp_path: Path) -> No
     model = pour.build_model("clip-resnet-digits", 4, in_channels=1, image_size=8)
     with pytest.raises(UsageError, match=r"export its encoder, pour.fold\(model\).model"):
         pour.export(model, tmp_path / "m.pt")
-
-
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_projected_model_of_transformers_is_not_saved_without_its_head(tmp_path: Path, wrapped: bool) -> None:
-    """from_pretrained does not find the names of a projected head, and starts another one at random."""
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ResNetConfig(
-        embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], num_labels=4, layer_type="basic"
-    )
-    model = transformers.ResNetForImageClassification(config)
-    forgotten = pour.forget(NormalizedModel(model, [0.5] * 3, [0.5] * 3) if wrapped else model, classes=[1])
-    forgotten = pour.load(pour.save(forgotten, tmp_path / "m.safetensors"), forgotten)
-    network = forgotten.model if wrapped else forgotten
-    with pytest.raises(UsageError, match=r"pour.export\(model, folder\), or save pour.fold\(model\)"):
-        network.save_pretrained(tmp_path / "hub")  # type: ignore[union-attr, operator]
-    plain = pour.fold(forgotten)
-    plain = plain.model if wrapped else plain  # type: ignore[assignment]
-    plain.save_pretrained(tmp_path / "hub")  # type: ignore[operator]
-    loaded = type(model).from_pretrained(tmp_path / "hub")
-    assert torch.equal(loaded.classifier[1].weight, plain.classifier[1].weight)  # type: ignore[union-attr, index]
-    model.save_pretrained(tmp_path / "original")

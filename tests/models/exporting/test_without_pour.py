@@ -157,7 +157,7 @@ print(pour.export(model, sys.argv[1], example=torch.rand(2, 1, 8, 8)).check)
 
 @pytest.mark.parametrize(
     ("first_line", "words"),
-    [("", "net.Net loaded it with strict=True"), ("import pour", "the graph of the network ran")],
+    [("", "Net of net.py loaded it with strict=True"), ("import pour", "the graph of the network ran")],
 )
 def test_the_class_is_imported_from_the_users_code(first_line: str, words: str, tmp_path: Path) -> None:
     _write(tmp_path, "net.py", f"{first_line}\n{NET}")

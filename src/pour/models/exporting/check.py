@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -86,7 +85,7 @@ def check_network(file: Path, ending: str, network: nn.Module, call: str | None,
         CheckError: The network cannot be loaded, or its outputs differ.
     """
     names = list(network.state_dict())
-    kind, job = f"{type(network).__name__}", {"ending": ending, "names": names, "call": call}
+    job: dict[str, Any] = {"ending": ending, "names": names, "call": call}
     with tempfile.TemporaryDirectory(prefix="pour-export-") as name:
         folder = Path(name)
         if call is not None:
@@ -95,7 +94,9 @@ def check_network(file: Path, ending: str, network: nn.Module, call: str | None,
         if why_not is None:
             try:
                 found = _run(folder, file, {"kind": "class", **job}, reference)
-                return _result(found, f"{type(network).__module__}.{kind} loaded it with strict=True", reference)
+                cls = type(network)
+                where = Path(job["modules"].get(cls.__module__, cls.__module__)).name
+                return _result(found, f"{cls.__name__} of {where} loaded it with strict=True", reference)
             except _NoClassError as error:
                 why_not = str(error)
         _write_graph(folder, network, reference, why_not)
@@ -159,7 +160,11 @@ def _run(folder: Path, file: Path, job: Mapping[str, Any], reference: Reference)
 
 @torch.no_grad()
 def _write_class(folder: Path, content: nn.Module | type, job: dict[str, Any]) -> str | None:
-    """Write a class, or a network without weights, for the other process. Return why it would not find the class."""
+    """Write a class, or a network without weights, for the other process, and the files of the classes to ``job``.
+
+    Returns:
+        Why the other process would not find a class, or None.
+    """
     classes = [content] if isinstance(content, type) else [type(module) for module in content.modules()]
     modules = {}
     for cls in classes:
@@ -167,7 +172,7 @@ def _write_class(folder: Path, content: nn.Module | type, job: dict[str, Any]) -
         if name in ("__main__", "__mp_main__") or name.partition(".")[0] == "pour" or "<locals>" in cls.__qualname__:
             return f"its class {cls.__name__} is defined in {'a function' if '<' in cls.__qualname__ else name}"
         file = getattr(sys.modules.get(name), "__file__", None)
-        if file is not None and not _is_found(name, file):
+        if file is not None:
             modules[name] = file
     job["modules"] = modules
     if isinstance(content, nn.Module):
@@ -180,15 +185,6 @@ def _write_class(folder: Path, content: nn.Module | type, job: dict[str, Any]) -
     except Exception as error:  # whatever the parts of a network raise when they are pickled
         return f"it cannot be pickled ({first_line(error)})"
     return None
-
-
-def _is_found(module: str, file: str) -> bool:
-    """Return whether an import of ``module`` reads ``file``."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        return False
-    return spec is not None and spec.origin == file
 
 
 def _write_graph(folder: Path, network: nn.Module, reference: Reference, why: str) -> None:

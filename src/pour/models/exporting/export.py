@@ -172,7 +172,7 @@ def _folded(model: nn.Module) -> nn.Module:
 def _inputs(model: nn.Module, example: Example | None) -> tuple[Example, str]:
     """Return inputs for the comparison, and where they come from."""
     if example is not None:
-        return _on_cpu(example), "the example"
+        return _on_cpu(example), f"{len(example)} given images" if isinstance(example, Tensor) else "the given inputs"
     shape = recorded_shape(model)
     if shape is None:
         raise UsageError("The model does not record the size of its images; pass example= (a small batch of images).")
@@ -225,7 +225,11 @@ def _reference(
     output = scores_of(run_on(model, inputs)) if is_onnx else run_on(model, inputs)
     args = inputs if isinstance(inputs, tuple) else () if isinstance(inputs, dict) else (inputs,)
     kwargs = inputs if isinstance(inputs, dict) else {}
-    images = "Images in [0, 1] are normalised inside." if _normalises(model) else "It takes the images of the model."
+    images = (
+        "Images in [0, 1] are normalised inside."
+        if _normalises(model)
+        else "The images are those that the model takes."
+    )
     return images, Reference(args, kwargs, output, origin)
 
 

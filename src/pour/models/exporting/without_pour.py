@@ -104,7 +104,12 @@ def _class_of(folder: Path, job: dict[str, Any]) -> Any:
     """Return what ``network.pickle`` holds: a network without weights, or a class. Exit if a class is missing."""
     try:
         for name, file in job["modules"].items():
-            _load(name, file)
+            try:
+                found = importlib.import_module(name).__file__
+            except ImportError:
+                found = None
+            if found != file:
+                _load(name, file)
         # pour wrote the file a moment ago, into a folder of its own.
         return torch.load(folder / "network.pickle", weights_only=False)
     except (ImportError, AttributeError, pickle.UnpicklingError) as error:
