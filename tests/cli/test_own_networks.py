@@ -28,17 +28,18 @@ def said(done):
     return " ".join(done.stdout.split())
 
 
-def test_unlearn_and_audit_a_network_of_ones_own(inside):
-    """The path of a newcomer: plain weights, a file with the network, arrays."""
-    given = ["--data", "digits.npz", "--arch", "mynet.py:Net"]
-    out = ["--forget", 3, "--method", "pour-p", "--out", "student.safetensors"]
-    done = process("unlearn", "net.pt", *given, *NORMALISED, *out, cwd=inside)
+@pytest.mark.parametrize("run", [here, pytest.param(process, marks=pytest.mark.slow)])
+def test_unlearn_and_audit_a_network_of_ones_own(inside, tmp_path, run):
+    """The path of a newcomer: plain weights, a file with the network, arrays; in this process and in real ones."""
+    where = {"cwd": inside} if run is process else {}
+    student = tmp_path / "student.safetensors"
+    given = ["--data", "digits.npz", "--arch", "mynet.py:Net", *NORMALISED]
+    done = run("unlearn", "net.pt", *given, "--forget", 3, "--method", "pour-p", "--out", student, **where)
     before = re.search(r"the accuracy fell from ([0-9.]+) % to 0.0 %", said(done))
     assert float(before[1]) > 90
-    given[-1] = "mynet:Net"
-    done = here("audit", "net.pt", "student.safetensors", *given, *NORMALISED, "--limit", 50)
-    assert "answers '3' on 0 of" in said(done)
-    recorded = header(inside / "student.safetensors")["architecture"]
+    given[3] = "mynet:Net"
+    assert "answers '3' on 0 of" in said(run("audit", "net.pt", student, *given, "--limit", 50, **where))
+    recorded = header(student)["architecture"]
     assert (recorded["name"], recorded["from_user"]) == ("mynet.py:Net", True)
 
 
@@ -70,8 +71,9 @@ def test_train_and_retrain_a_network_of_ones_own(tmp_path):
     assert header(again)["history"][-1]["method"] == "retrain"
 
 
-@pytest.mark.parametrize("arch", ["evil:f", "evil.py:f", "os:system", "evil"])
-@pytest.mark.parametrize("from_user", [True, False])
+@pytest.mark.parametrize(
+    ("arch", "from_user"), [("evil:f", True), ("evil.py:f", False), ("os:system", False), ("evil", True)]
+)
 def test_no_model_file_causes_an_import(inside, tmp_path, monkeypatch, arch, from_user):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil.py").write_text("open('imported', 'w').close()\ndef f(num_classes): raise SystemExit\n")
@@ -97,6 +99,5 @@ def test_messages_about_architectures_lead_to_the_page(tmp_path):
     out = ["--method", "pour-p", "--forget", 3, "--data", "digits.npz", "--out", tmp_path / "f.safetensors"]
     page = "(docs/own_networks.md)"
     assert page in complaint(here("unlearn", "net.pt", *out, "--arch", "shopnet"))
-    assert page in complaint(here("unlearn", "net.pt", *out, "--arch", "timm:shopnet"))
     assert page in complaint(here("unlearn", "net.pt", *out, "--arch", "mynet.Net"))
     assert "docs/own_networks.md" in complaint(here("unlearn", "net.pt", *out))

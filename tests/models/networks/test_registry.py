@@ -170,7 +170,7 @@ def test_weights_from_files(tmp_path: Path) -> None:
             {},
             "known are resnet18, resnet-small, resnet-digits, clip-resnet18, clip-resnet-small, clip-resnet-digits, ",
         ),
-        ("timm:resnet10tt", {}, "did you mean 'resnet10t'"),
+        ("timm:resnet10tt", {}, "did you mean 'resnet10t'\\? A network of your own is named FILE.py:NAME"),
         ("torchvision:resnt18", {}, "did you mean 'resnet18'"),
         ("torchvision:resnet18", {"in_channels": 2}, "3 channels"),
         ("resnet18", {"mean": [0.5, 0.5]}, "2 means for 3 channels"),
