@@ -54,7 +54,7 @@ def audit(
     epsilon: float | None = None,
     cache: str | os.PathLike[str] | None = None,
     cache_unlearned: bool = False,
-    head: str | None = None,
+    head: str | Sequence[str] | None = None,
     example: Example | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
@@ -84,7 +84,8 @@ def audit(
         epsilon: Limit of the distances in Definition 2.1; by default the distance of two retrained models.
         cache: Folder that keeps the features of the reference models for the next audit.
         cache_unlearned: Also keep the unlearned model's features there.
-        head: Dotted name of the models' head, if it cannot be found.
+        head: Dotted name of the models' head, or names of several heads whose scores they average, if they cannot be
+            found.
         example: Small batch of inputs on which the heads are found; by default samples of the data.
         seed: Fixes the choice of samples and folds.
         device: Device of the computation; by default the GPU if there is one.
@@ -160,9 +161,14 @@ def _models_by_role(
 
 
 def _checked_head(
-    model: nn.Module, role: Role, audited: Audited, inputs: Tensor, head: str | None, example: Example | None
+    model: nn.Module,
+    role: Role,
+    audited: Audited,
+    inputs: Tensor,
+    head: str | Sequence[str] | None,
+    example: Example | None,
 ) -> str:
-    """Return the name of a model's head, found on the example or on inputs of the data."""
+    """Return the names of a model's heads, found on the example or on inputs of the data."""
     try:
         if example is None:
             verified = head_on_images(model, inputs, head=head)
@@ -171,4 +177,4 @@ def _checked_head(
         audited.task.check_head(verified, len(audited.classes))
     except UsageError as error:
         raise UsageError(f"{error} This is the {role} model.") from error
-    return verified.name
+    return verified.names

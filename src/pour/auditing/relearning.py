@@ -28,6 +28,7 @@ from pour.training.step import make_optimizer
 if TYPE_CHECKING:
     from pour.data.samples import IndexedSamples
     from pour.data.splits import Splits
+    from pour.models.head import Head
     from pour.training.run import Run
 
 __all__ = ["Relearning", "RelearningCurve", "relearn"]
@@ -151,7 +152,13 @@ def _without_protection(model: nn.Module, forgotten: tuple[int, ...], head: str 
     Masked rows have no part in the mean, because their bias would hide the other rows.
     """
     network = copy_model(unwrap(model)).float()
-    old = named_head(network, head)
+    for old in named_head(network, head).each:
+        network = _without_rows(network, old, forgotten)
+    return network
+
+
+def _without_rows(network: nn.Module, old: Head, forgotten: tuple[int, ...]) -> nn.Module:
+    """Change one head of ``network`` in place. Return the network, or the layer if the network was its own head."""
     if isinstance(old.module, ProjectedHead):
         network = swap_module(network, old.module, old.module.head)
     layer = old.layer

@@ -340,6 +340,8 @@ def _plain(value: object) -> object:
 
 def _projected_weight(head: Head) -> Tensor:
     """Return the head's weight, projected like the features; the decisions stay the same."""
+    if head.beside:
+        return torch.cat([_projected_weight(each) for each in head.each], dim=1) / len(head.each)
     projector = head.module.projector if isinstance(head.module, ProjectedHead) else None
     weight = head.weight.float()
     if projector is None:

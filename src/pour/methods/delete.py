@@ -37,6 +37,7 @@ class Delete(ForgetOnlyMethod):
 
     name: ClassVar[str] = "delete"
     paper: ClassVar[str] = "DELETE (Zhou et al., CVPR 2025)"
+    several_heads: ClassVar[bool] = True
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Distil the masked original into ``model``."""

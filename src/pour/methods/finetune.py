@@ -34,6 +34,7 @@ class Finetune(IterativeMethod):
     name: ClassVar[str] = "finetune"
     paper: ClassVar[str] = "baseline; defaults of Unlearn-Sparse (Jia et al., NeurIPS 2023)"
     needs: ClassVar[tuple[Need, ...]] = ("retain",)
+    several_heads: ClassVar[bool] = True
     cost: ClassVar[str] = "10 epochs on retained images"
 
     lr: float | None = 0.01

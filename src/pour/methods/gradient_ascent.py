@@ -48,6 +48,7 @@ class GradientAscent(ForgetOnlyMethod):
     paper: ClassVar[str] = "NegGrad (Golatkar et al., CVPR 2020), forget-only as in DELETE (CVPR 2025)"
     cost: ClassVar[str] = "at most 20 epochs of forget images"
     pixelwise: ClassVar[bool] = True
+    several_heads: ClassVar[bool] = True
 
     stop_accuracy: float | None = option(
         0.002, "Stop at the first check that finds at most this share of forget images recognised.", least=0, below=1

@@ -38,6 +38,7 @@ class NegGradPlus(IterativeMethod):
     name: ClassVar[str] = "neggrad-plus"
     paper: ClassVar[str] = "SCRUB (Kurmanji et al., NeurIPS 2023)"
     needs: ClassVar[tuple[Need, ...]] = ("forget", "retain")
+    several_heads: ClassVar[bool] = True
     cost: ClassVar[str] = "10 epochs on retained images, twice the work"
 
     alpha: float = option(0.95, "Weight of the retained images; the forget images have the rest.", least=0, most=1)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from pour.models.head import find_head
+from pour.models.card import change_card
+from pour.models.head import find_head, heads_of
 from pour.models.history import forgotten_before
-from pour.models.projecting.direction import HeadDirection, check_finite, class_removal
-from pour.models.projecting.project import project
+from pour.models.projecting.direction import HeadDirection, check_finite, class_removals
+from pour.models.projecting.project import one_or_all, project
 from pour.models.projecting.projected_head import ForgottenLogit
 from pour.unlearning.contract import Method, option
 from pour.unlearning.forget_only import requested_classes
@@ -43,6 +44,7 @@ class PourP(Method):
     needs: ClassVar[tuple[Need, ...]] = ()
     cost: ClassVar[str] = "milliseconds"
     pixelwise: ClassVar[bool] = True
+    several_heads: ClassVar[bool] = True
 
     forgotten_logit: ForgottenLogit = option(
         "mask", "Score of a forgotten class: mask (never predicted), keep (as printed in the paper) or zero."
@@ -55,9 +57,14 @@ class PourP(Method):
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Put the projector P in front of the head: the scores W z + b become W P z + b."""
         head = find_head(model)
-        check_finite(head)
+        heads = heads_of(model, head)
+        for each in heads:
+            check_finite(each)
         classes = requested_classes(model, request)
-        projector, direction = class_removal(head, classes, self.direction, earlier=forgotten_before(model))
-        result = project(model, projector, place=head, classes=classes, forgotten_logit=self.forgotten_logit)
-        run.choose(direction=direction, head=head.name)
-        return result
+        removals, direction = class_removals(heads, classes, self.direction, earlier=forgotten_before(model))
+        for removal, each in zip(removals, heads, strict=True):
+            model = project(model, removal, place=each, classes=classes, forgotten_logit=self.forgotten_logit)
+        if head.beside:
+            change_card(model, head=head.names)
+        run.choose(direction=direction, head=one_or_all([each.name for each in heads]))
+        return model

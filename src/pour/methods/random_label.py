@@ -40,6 +40,7 @@ class RandomLabel(ForgetOnlyMethod):
 
     name: ClassVar[str] = "random-label"
     paper: ClassVar[str] = "Amnesiac (Graves et al., AAAI 2021), forget-only as in DELETE (CVPR 2025)"
+    several_heads: ClassVar[bool] = True
 
     different: bool = option(
         False, "Draw from the classes that are not to be forgotten alone, so never the true label."

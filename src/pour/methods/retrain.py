@@ -37,6 +37,7 @@ class Retrain(Method):
     name: ClassVar[str] = "retrain"
     paper: ClassVar[str] = "reference"
     needs: ClassVar[tuple[Need, ...]] = ("retain", "build")
+    several_heads: ClassVar[bool] = True
     cost: ClassVar[str] = "a full training"
 
     epochs: int | None = option(None, "Number of passes over the retained images, instead of the recipe.", least=1)

@@ -47,6 +47,7 @@ class SalUn(IterativeMethod):
     name: ClassVar[str] = "salun"
     paper: ClassVar[str] = "SalUn (Fan et al., ICLR 2024)"
     needs: ClassVar[tuple[Need, ...]] = ("forget", "retain")
+    several_heads: ClassVar[bool] = True
     cost: ClassVar[str] = "10 epochs on all images"
 
     share: float = option(0.5, "Share of the weights that may move.", above=0, most=1)

@@ -58,7 +58,7 @@ class ModelCard:
     class_names: tuple[str, ...] | None = None
     architecture: Architecture | None = None
     head: str | None = None
-    """Dotted name of the head, or None if it is to be found by its shape."""
+    """Dotted name of the head, or names of several joined by commas. None if it is to be found by its place."""
 
 
 def card_of(model: nn.Module) -> ModelCard:

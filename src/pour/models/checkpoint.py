@@ -152,7 +152,8 @@ def _unwrapped(header: Header, state: Mapping[str, Tensor]) -> tuple[Header, dic
     projections = tuple(
         dataclasses.replace(entry, head=entry.head.removeprefix(inside)) for entry in header.projections
     )
-    head = None if header.head is None else header.head.removeprefix(inside)
+    names = [] if header.head is None else header.head.split(",")
+    head = ",".join(name.removeprefix(inside) for name in names) if names else None
     inner_state = {name.removeprefix(inside): tensor for name, tensor in state.items() if name.startswith(inside)}
     return dataclasses.replace(header, architecture=None, projections=projections, head=head), inner_state
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from pour.errors import UsageError
 from pour.models.card import card_of
-from pour.models.known_places import known_place
-from pour.models.linear_form import form_of, has_form, linear_form
+from pour.models.known_places import auxiliary_places, known_place
+from pour.models.linear_form import LinearForm, form_of, has_form, linear_form
 from pour.models.projecting.projected_head import ProjectedHead, is_head_layer
 from pour.models.prove_head import structure_proves
 from pour.models.unwrap import unwrap
@@ -25,9 +26,7 @@ from pour.models.verify_head import fits, gives_scores, modules_behind, returns_
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pour.models.linear_form import LinearForm
-
-__all__ = ["Example", "Head", "find_head", "named_head"]
+__all__ = ["Example", "Head", "find_head", "heads_of", "named_head"]
 
 Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
 """One input of a model: a tensor, the positional arguments, or the keyword arguments."""
@@ -55,6 +54,19 @@ class Head:
     :class:`ProjectedHead` around one."""
     found_by: str = field(default="named by the caller", compare=False)
     """Sentence part: the way in which the layer was found, and the check that it gives the scores."""
+    beside: tuple[Head, ...] = ()
+    """Further heads, whose scores the model averages with the scores of this head. Weight, bias and features of them
+    all are those of one linear layer on the joined features."""
+
+    @property
+    def names(self) -> str:
+        """Dotted names of this head and of the heads beside it, joined by commas."""
+        return ",".join((self.name, *(head.name for head in self.beside)))
+
+    @property
+    def each(self) -> tuple[Head, ...]:
+        """This head and the heads beside it, each alone."""
+        return (dataclasses.replace(self, beside=()), *self.beside)
 
     @property
     def layer(self) -> Any:
@@ -64,7 +76,15 @@ class Head:
     @property
     def form(self) -> LinearForm:
         """Weight, C x d, and bias, detached. The weight of a cosine head is normalised as the head does it."""
-        return form_of(self.layer)
+        if not self.beside:
+            return form_of(self.layer)
+        forms = [head.form for head in self.each]
+        biases = [form.bias for form in forms if form.bias is not None]
+        return LinearForm(
+            rows=torch.cat([form.rows for form in forms], dim=1) / len(forms),
+            bias=torch.stack(biases).sum(dim=0) / len(forms) if biases else None,
+            is_cosine=forms[0].is_cosine,
+        )
 
     @property
     def weight(self) -> Tensor:
@@ -94,6 +114,8 @@ class Head:
     @cached_property
     def _shape(self) -> tuple[int, int]:
         layer = self.layer
+        if self.beside:
+            return self.each[0].num_classes, sum(head.num_features for head in self.each)
         if isinstance(layer, nn.Linear):
             return layer.out_features, layer.in_features
         if isinstance(layer, nn.Conv2d):
@@ -102,7 +124,7 @@ class Head:
         return classes, width
 
 
-def find_head(model: nn.Module, *, head: str | None = None, example: Example | None = None) -> Head:
+def find_head(model: nn.Module, *, head: str | Sequence[str] | None = None, example: Example | None = None) -> Head:
     """Find the layer whose output is the class scores, and make sure of it.
 
     In this order: the layer called ``head``; a head with a projector; the head in the model's card; the known place in
@@ -116,7 +138,8 @@ def find_head(model: nn.Module, *, head: str | None = None, example: Example | N
 
     Args:
         model: Any classifier, which is not changed.
-        head: Dotted name of the layer.
+        head: Dotted name of the layer. Several names, in a list or joined by commas, are heads whose scores the model
+            averages or adds.
         example: A small batch for the model: a tensor, a tuple of arguments or a mapping of keyword arguments.
 
     Raises:
@@ -137,7 +160,7 @@ def find_head(model: nn.Module, *, head: str | None = None, example: Example | N
         name = _layer_name(model, head)
         return _proved(model, _checked(model, name, _NAMED), example, is_recorded=name == recorded)
     if recorded is not None:
-        is_projected = isinstance(model.get_submodule(recorded), ProjectedHead)
+        is_projected = isinstance(model.get_submodule(recorded.split(",")[0]), ProjectedHead)
         found_by = "the layer with a projector" if is_projected else "recorded in the model's card"
         return _proved(model, _checked(model, recorded, found_by), example, is_recorded=True)
     place = known_place(model)
@@ -147,7 +170,19 @@ def find_head(model: nn.Module, *, head: str | None = None, example: Example | N
     return _verified_candidate(model, place, candidates, example)
 
 
-def named_head(model: nn.Module, name: str | None) -> Head:
+def heads_of(model: nn.Module, head: Head) -> tuple[Head, ...]:
+    """Return the heads that a request changes: ``head``, the heads beside it, and those used in training alone.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(4, 3))
+        >>> [head.name for head in heads_of(model, find_head(model))]
+        ['0']
+    """
+    others = (_initialised(model, name, "used in training alone") for name in auxiliary_places(model))
+    return (*head.each, *(other for other in others if other.num_classes == head.num_classes))
+
+
+def named_head(model: nn.Module, name: str | Sequence[str] | None) -> Head:
     """Return the head called ``name``, which was found or verified before, or find the head if there is no name.
 
     Example:
@@ -162,11 +197,13 @@ def named_head(model: nn.Module, name: str | None) -> Head:
 
 def _recorded_name(model: nn.Module) -> str | None:
     """Return the name of the head with a projector, or the name in the model's card, or None."""
-    projected = [name for name, module in model.named_modules() if isinstance(module, ProjectedHead)]
-    if len(projected) > 1:
-        raise _ambiguous(model, projected)
+    auxiliary = auxiliary_places(model)
+    modules = [name for name, module in model.named_modules() if isinstance(module, ProjectedHead)]
+    projected = [name for name in modules if name not in auxiliary]
     name = card_of(model).head
-    if projected or name is None:
+    if len(projected) > 1 and sorted((name or "").split(",")) != sorted(projected):
+        raise _ambiguous(model, projected)
+    if (projected and len(projected) == 1) or name is None:
         return next(iter(projected), None)
     return _layer_name(model, name)
 
@@ -178,6 +215,10 @@ def _checked(model: nn.Module, name: str, found_by: str) -> Head:
         UsageError: It has no weights, or only one class, or computes more than ``W z + b``.
     """
     head = _initialised(model, name, found_by)
+    counts = {each.name: each.num_classes for each in head.each}
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{key} {count}" for key, count in counts.items())
+        raise UsageError(f"The heads give different numbers of scores ({listed}); name heads of the same classes.")
     if head.num_classes < 2:
         raise UsageError(
             f"The head {name!r} gives a single score; pour needs one score per class, so at least two: replace it by "
@@ -189,7 +230,10 @@ def _checked(model: nn.Module, name: str, found_by: str) -> Head:
 
 
 def _initialised(model: nn.Module, name: str, found_by: str) -> Head:
-    """Return the head called ``name``. Raise UsageError if it has no floating-point weights."""
+    """Return the head called ``name``, or several joined. Raise UsageError if one has no floating-point weights."""
+    if "," in name:
+        first, *others = (_initialised(model, each, found_by) for each in name.split(","))
+        return dataclasses.replace(first, beside=tuple(others))
     head = Head(name, model.get_submodule(name), found_by)
     if any(isinstance(parameter, UninitializedParameter) for parameter in head.layer.parameters()):
         raise UsageError(f"The head {name!r} has no weights yet; run the model once on an example first.")
@@ -200,8 +244,15 @@ def _initialised(model: nn.Module, name: str, found_by: str) -> Head:
     return head
 
 
-def _layer_name(model: nn.Module, name: str) -> str:
-    """Return the dotted name of a linear layer, or of the head around it. Raise UsageError for any other name."""
+def _layer_name(model: nn.Module, name: str | Sequence[str]) -> str:
+    """Return the dotted name of a linear layer, or of the head around it. Raise UsageError for any other name.
+
+    Several names are joined by commas.
+    """
+    several = name.split(",") if isinstance(name, str) else name
+    if isinstance(several, list | tuple) and (len(several) > 1 or (several and not isinstance(name, str))):
+        names = [_layer_name(model, each.strip() if isinstance(each, str) else each) for each in several]
+        return ",".join(dict.fromkeys(names))
     if not isinstance(name, str):
         raise UsageError(f"head= is the dotted name of a layer, such as 'fc', not a {type(name).__name__}.")
     modules = dict(model.named_modules())
@@ -266,9 +317,9 @@ def _proved(model: nn.Module, head: Head, example: Example | None, *, is_recorde
         return dataclasses.replace(head, found_by=f"{head.found_by}, {_VERIFIED}")
     if is_recorded:
         return head
-    if not structure_proves(model, head.name, named=True):
+    if not structure_proves(model, head.names, named=True):
         raise UsageError(
-            f"The code of the model does not prove that its scores are the output of {head.name!r}; "
+            f"The code of the model does not prove that its scores are the output of {head.names!r}; "
             f"{_REMEDY}{_advice(model)}"
         )
     return dataclasses.replace(head, found_by=f"{head.found_by}, {_BY_CODE}")
@@ -322,6 +373,9 @@ def _verified_candidate(
         layers = _listed(model, [head.name for head in heads][-_SHOWN:])
         problem = f"No linear layer gives as many scores as the model; its linear layers are {layers}"
         raise UsageError(f"{problem}. {_advice(model).strip() or _END_IN_A_HEAD}")
+    together = None if giving else _together(model, fitting, example)
+    if together is not None:
+        return together
     if len(giving) > 1:
         raise _ambiguous(model, [head.name for head in giving])
     if giving and gives_scores(model, giving[0], example):
@@ -330,6 +384,20 @@ def _verified_candidate(
     layers, has = _listed(model, [head.name for head in fitting]), "have" if len(fitting) > 1 else "has"
     problem = f"No linear layer gives the model's scores, although {layers} {has} as many outputs"
     raise UsageError(f"{problem}. {_changed_scores(model, fitting[-1], example)}")
+
+
+def _together(model: nn.Module, heads: Sequence[Head], example: Example) -> Head | None:
+    """Return the heads whose scores the model averages or adds, or None."""
+    for count in {head.num_classes for head in heads if head.num_classes > 1}:
+        group = [head for head in heads if head.num_classes == count]
+        # Only called layers that change the scores count, so that each of them is left out in turn.
+        for left_out in (None, *group):
+            rest = [head for head in group if head is not left_out]
+            if len(rest) > 1:
+                joined = dataclasses.replace(rest[0], beside=tuple(rest[1:]))
+                if gives_scores(model, joined, example):
+                    return _checked(model, joined.names, f"heads whose scores the model averages, {_VERIFIED}")
+    return None
 
 
 def _giving(model: nn.Module, heads: Sequence[Head], example: Example) -> list[Head]:
@@ -347,15 +415,24 @@ def _verify(model: nn.Module, head: Head, example: Example) -> None:
         return
     output = run_on(model, example)
     if not fits(head, output):
-        problem = f"The head {head.name!r} gives {head.num_classes} scores, but the model another number"
+        problem = f"The head {head.names!r} gives {head.num_classes} scores, but the model another number"
         raise UsageError(f"{problem}; name the layer that gives its scores with head=.")
     # An existing projector is not moved to another layer.
-    layers = [] if isinstance(head.module, ProjectedHead) else list(model.named_modules())
+    layers = [] if isinstance(head.module, ProjectedHead) or head.beside else list(model.named_modules())
     others = [Head(name, module) for name, module in layers if is_head_layer(module) and module is not head.layer]
     giving = [other.name for other in others if fits(other, output) and gives_scores(model, other, example)]
     if giving:
         problem = f"The model's scores are not the output of {head.name!r}, but of {giving[-1]!r}"
         raise UsageError(f"{problem}; name it with head={giving[-1]!r}.")
+    if head.beside:
+        raise UsageError(
+            f"The model's scores are not the mean or sum of its heads {head.names!r}; name the layers that give them."
+        )
+    group = [other for other in others if other.num_classes == head.num_classes]
+    together = _together(model, [head, *group], example) if group else None
+    if together is not None:
+        problem = f"The model averages the scores of {len(together.each)} heads, {together.names}"
+        raise UsageError(f"{problem}; name them all with head={together.names.split(',')}.")
     problem = f"The model's scores are not the output of its head {head.name!r}"
     raise UsageError(f"{problem}. {_changed_scores(model, head, example)}")
 

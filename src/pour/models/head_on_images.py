@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from pour.errors import UsageError
 from pour.models.copy_and_swap import in_float32
-from pour.models.head import Head, find_head
+from pour.models.head import Head, find_head, named_head
 from pour.models.tap import device_of, to_unit
 from pour.models.unwrap import unwrap
 from pour.models.verify_head import CannotRunError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor, nn
 
 __all__ = ["FEW_IMAGES", "head_on_images"]
@@ -21,7 +23,7 @@ FEW_IMAGES = 8
 """Number of images that verify a head."""
 
 
-def head_on_images(model: nn.Module, images: Tensor, *, head: str | None = None) -> Head:
+def head_on_images(model: nn.Module, images: Tensor, *, head: str | Sequence[str] | None = None) -> Head:
     """Find the head of ``model`` and verify it on ``images``, see :func:`~pour.models.head.find_head`.
 
     Args:
@@ -47,4 +49,4 @@ def head_on_images(model: nn.Module, images: Tensor, *, head: str | None = None)
         problem = f"The model cannot run on images of shape {tuple(example.shape)}"
         general = f" ({error.reason}); give images of the size and channels that it accepts."
         raise UsageError(f"{problem}: {error.advice}." if error.advice else f"{problem}{general}") from error
-    return dataclasses.replace(verified, module=unwrap(model).get_submodule(verified.name))
+    return dataclasses.replace(named_head(model, verified.names), found_by=verified.found_by)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -14,10 +14,17 @@ from pour.models.projecting.projected_head import is_head_layer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["known_place", "library_of"]
+__all__ = ["auxiliary_places", "known_place", "library_of"]
 
 _LIBRARIES = ("pour", "torchvision", "timm", "transformers", "segmentation_models_pytorch")
 _TORCHVISION_ATTRIBUTES = ("fc", "heads", "head", "classifier")
+_TRANSFORMERS_ATTRIBUTES = (
+    ("cls_classifier", "distillation_classifier"),
+    ("classifier", "classifier_distill"),
+    ("head", "dist_head"),
+    ("classifier",),
+)
+_AUXILIARY = ("aux1.fc2", "aux2.fc2", "AuxLogits.fc")
 _PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Flatten)
 
 
@@ -53,28 +60,45 @@ def _package(cls: type) -> str:
 def known_place(model: nn.Module) -> tuple[str, str] | None:
     """Return the dotted name of the head and the library that puts it there, or None.
 
+    The names of heads whose scores the library averages (distilled transformers) are joined by commas.
+
     Example:
         >>> known_place(ResNet(3)), known_place(nn.Sequential(ResNet(3)))
         (('head', 'pour'), None)
     """
     library = library_of(model)
-    layer = None if library is None else next(_layers(model, library), None)
-    names = (name for name, module in model.named_modules() if layer is not None and module is layer)
-    name = next(names, None)
-    return None if name is None or library is None else (name, library)
+    layers = [] if library is None else next(_layers(model, library), [])
+    names = {id(module): name for name, module in model.named_modules()}
+    if library is None or not layers or not all(id(layer) in names for layer in layers):
+        return None
+    return ",".join(names[id(layer)] for layer in layers), library
 
 
-def _layers(model: nn.Module, library: str) -> Iterator[nn.Module]:
-    """Yield the layers that the library uses as the head."""
-    places: list[object] = []
+def auxiliary_places(model: nn.Module) -> list[str]:
+    """Return the names of the heads that torchvision's GoogLeNet and Inception use in training alone.
+
+    Example:
+        >>> auxiliary_places(ResNet(3))
+        []
+    """
+    places = []
+    for name, module in model.named_modules():
+        if type(module).__name__ in ("GoogLeNet", "Inception3", "InceptionV3") and library_of(module) is not None:
+            inner = [f"{name}.{place}".strip(".") for place in _AUXILIARY]
+            places += [place for place in inner if place in dict(model.named_modules())]
+    return places
+
+
+def _layers(model: nn.Module, library: str) -> Iterator[list[nn.Module]]:
+    """Yield the layers that the library uses as the head, or as heads whose scores it averages."""
+    places: list[Any] = []
     if isinstance(model, NormalizedModel):
         below = known_place(model.model)
-        places = [] if below is None else [model.model.get_submodule(below[0])]
+        places = [] if below is None else [[model.model.get_submodule(name) for name in below[0].split(",")]]
     elif isinstance(model, ResNet | ZeroShotClassifier):
         places = [model.head]
     elif library == "timm":
-        classifier = getattr(type(model), "get_classifier", lambda _: None)
-        places = [classifier(model)]
+        places = [getattr(type(model), "get_classifier", lambda _: None)(model)]
     elif library == "segmentation_models_pytorch":
         segmentation = getattr(model, "segmentation_head", None)
         # Behind the convolution are the enlarging and an activation.
@@ -83,17 +107,19 @@ def _layers(model: nn.Module, library: str) -> Iterator[nn.Module]:
     elif library == "transformers" and hasattr(model, "decode_head"):
         places = [getattr(model.decode_head, "classifier", None)]
     elif library == "transformers":
-        places = [getattr(model, "classifier", None)]
+        places = [[getattr(model, name, None) for name in names] for names in _TRANSFORMERS_ATTRIBUTES]
     elif library == "torchvision":
         places = [getattr(model, name, None) for name in _TORCHVISION_ATTRIBUTES]
     for place in places:
-        layer = _last_layer(place)
-        if layer is not None:
-            yield layer
+        layers = [_last_layer(each) for each in (place if isinstance(place, list | tuple) else [place])]
+        if layers and all(layer is not None for layer in layers):
+            yield [layer for layer in layers if layer is not None]
 
 
 def _last_layer(module: object) -> nn.Module | None:
     """Return the linear layer at the end of ``module`` or of a plain sequence, or None."""
+    # The heads of LeViT are a BatchNorm and a linear layer.
+    module = getattr(module, "linear", module) if "levit" in type(module).__module__ else module
     while isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         entries = [entry for entry in module if not isinstance(entry, _PASS_THROUGH)]
         module = entries[-1] if entries else None

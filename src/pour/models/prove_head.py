@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import math
 import operator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,7 +49,7 @@ def structure_proves(model: nn.Module, name: str, *, named: bool = False) -> boo
 
     Args:
         model: Network, without compiling or parallel wrappers.
-        name: Dotted name of the layer.
+        name: Dotted name of the layer, or names of several joined by commas, whose scores the model averages or adds.
         named: Whether the caller chose the layer, which may then be one of several outputs.
 
     Example:
@@ -59,37 +60,68 @@ def structure_proves(model: nn.Module, name: str, *, named: bool = False) -> boo
     if not name or _is_place(model, name):
         return True
     if isinstance(model, NormalizedModel):
-        return structure_proves(model.model, name.removeprefix("model."), named=named)
+        inner = ",".join(each.removeprefix("model.") for each in name.split(","))
+        return structure_proves(model.model, inner, named=named)
     try:
-        return all(_proves(model, name, graph, named=named) for graph in _graphs(model, name))
+        around = _Around.of(model, name)
+        return all(_proves(around, graph, named=named) for graph in _graphs(around))
     except Exception:  # Code that cannot be traced may raise anything.
         return False
 
 
+@dataclass(frozen=True)
+class _Around:
+    """The layers whose output is followed, and the modules that contain them."""
+
+    model: nn.Module
+    places: list[str]
+    """Dotted names of the layers, or of a network of a library whose heads they are."""
+    entered: list[nn.Module]
+    is_library: bool
+    is_map: bool
+
+    @classmethod
+    def of(cls, model: nn.Module, name: str) -> _Around:
+        """Return the surroundings of the layers called ``name``. Raise NotImplementedError if one cannot be traced."""
+        names = name.split(",")
+        parents = [_parents(each) for each in names]
+        common = [parent for parent in parents[0] if all(parent in others for others in parents)]
+        networks = [
+            parent
+            for parent in common
+            if _is_place(model.get_submodule(parent), ",".join(each.removeprefix(f"{parent}.") for each in names))
+        ]
+        places = networks[:1] or names
+        inside = dict.fromkeys(parent for place in places for parent in _parents(place))
+        entered = [model.get_submodule(parent) for parent in inside]
+        if any("forward" in vars(module) for module in entered):
+            raise NotImplementedError("an object has a forward of its own")
+        is_map = isinstance(model.get_submodule(names[0]), nn.Conv2d)
+        return cls(model, places, entered, is_library=bool(networks), is_map=is_map)
+
+
+def _parents(name: str) -> list[str]:
+    """Return the names of the modules that contain the module ``name``, from the outside."""
+    parts = name.split(".")
+    return [".".join(parts[:depth]) for depth in range(len(parts) if name else 0)]
+
+
 class _Tracer(fx.Tracer):
-    """Traces the modules around one layer. Every other module is a single node.
+    """Traces the modules around some layers. Every other module is a single node.
 
     Args:
-        model: Network.
-        name: Dotted name of the layer.
+        around: Layers, and the modules around them.
         answers: Results of the first conditions that depend on the input. Later conditions are true.
     """
 
-    def __init__(self, model: nn.Module, name: str, answers: tuple[bool, ...]) -> None:
+    def __init__(self, around: _Around, answers: tuple[bool, ...]) -> None:
         super().__init__()
-        parts = name.split(".")
-        around = [model.get_submodule(".".join(parts[:depth])) for depth in range(len(parts))]
-        libraries = [index for index, module in enumerate(around) if _is_place(module, ".".join(parts[index:]))]
-        self.entered = around[: libraries[0]] if libraries else around
-        if any("forward" in vars(module) for module in self.entered):
-            raise NotImplementedError("an object has a forward of its own")
-        self.place = ".".join(parts[: libraries[0]]) if libraries else name
-        self.is_library = bool(libraries)
+        self.around = around
         self.answers, self.taken = answers, list[bool]()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Return whether ``m`` is a single node."""
-        return not any(m is module for module in self.entered)
+        return not any(m is module for module in self.around.entered)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         """Return the result of a condition that depends on the input."""
@@ -103,8 +135,9 @@ def _is_place(module: nn.Module, name: str) -> bool:
     return place is not None and place[0] == name
 
 
-def _graphs(model: nn.Module, name: str) -> Iterator[tuple[_Tracer, fx.Graph]]:
+def _graphs(around: _Around) -> Iterator[fx.Graph]:
     """Yield the graph of each path through the conditions that depend on the input."""
+    model = around.model
     parameters = inspect.signature(model.forward).parameters.values()
     concrete: Any = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
     if all(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters):
@@ -112,9 +145,9 @@ def _graphs(model: nn.Module, name: str) -> Iterator[tuple[_Tracer, fx.Graph]]:
     attributes = dict(vars(model))
     pending: list[tuple[bool, ...]] = [()]
     count = 0
-    with evaluating(model), _traced_len(model, name):
+    with evaluating(model), _traced_len(around.entered):
         while pending:
-            tracer = _Tracer(model, name, pending.pop())
+            tracer = _Tracer(around, pending.pop())
             try:
                 graph = tracer.trace(model, concrete)
             except AssertionError:
@@ -129,17 +162,15 @@ def _graphs(model: nn.Module, name: str) -> Iterator[tuple[_Tracer, fx.Graph]]:
                 raise NotImplementedError("too many conditions")
             if graph is not None:
                 count += 1
-                yield tracer, graph
+                yield graph
     if not count:
         raise NotImplementedError("no path returns")
 
 
 @contextlib.contextmanager
-def _traced_len(model: nn.Module, name: str) -> Iterator[None]:
+def _traced_len(modules: list[nn.Module]) -> Iterator[None]:
     """Let the code of the modules around the layer call ``len`` on a traced tensor."""
-    parts = name.split(".")
-    around = [model.get_submodule(".".join(parts[:depth])) for depth in range(len(parts))]
-    forwards: list[Any] = [inspect.unwrap(type(module).forward) for module in around]
+    forwards: list[Any] = [inspect.unwrap(type(module).forward) for module in modules]
     spaces: dict[int, dict[str, Any]] = {id(forward.__globals__): forward.__globals__ for forward in forwards}
     changed = [space for space in spaces.values() if "len" not in space]
     for space in changed:
@@ -155,26 +186,38 @@ def _length(values: Any) -> Any:
     return values.size(0) if isinstance(values, fx.Proxy) else len(values)
 
 
-def _proves(model: nn.Module, name: str, traced: tuple[_Tracer, fx.Graph], *, named: bool) -> bool:
-    """Return whether a graph returns the output of the layer, without a change to the order of the scores."""
-    tracer, graph = traced
-    layer = model.get_submodule(name)
-    calls = [node for node in graph.nodes if _computes_scores(node, tracer.place)]
-    if not calls or (tracer.is_library and len(calls) > 1):
+def _proves(around: _Around, graph: fx.Graph, *, named: bool) -> bool:
+    """Return whether a graph returns the output of the layers, without a change to the order of the scores."""
+    calls = {place: [node for node in graph.nodes if _computes_scores(node, place)] for place in around.places}
+    if not all(calls.values()) or (around.is_library and len(calls[around.places[0]]) > 1):
         return False
     results = next(node for node in graph.nodes if node.op == "output").args[0]
     returned = _returned(results)
-    followers = set(calls)
-    library = calls[0] if tracer.is_library else None
+    starts = {node for nodes in calls.values() for node in nodes}
+    followers = set(starts)
     for node in graph.nodes:
-        if node.op == "output" or node in calls or followers.isdisjoint(node.all_input_nodes) or _reads_shape(node):
+        if node.op == "output" or node in starts or followers.isdisjoint(node.all_input_nodes) or _reads_shape(node):
             continue
         # Also a node without a follower of its own may change the scores in place.
-        if not _keeps_order(model, layer, node, followers, library=library):
+        if not _keeps_order(around, node, followers, starts):
             return False
         followers.add(node)
     scores = [node for node in returned if node in followers]
+    if len(around.places) > 1 and (len(scores) != 1 or not starts <= _sources(scores[0])):
+        return False
     return bool(scores) and (named or len(returned) == 1)
+
+
+def _sources(node: fx.Node) -> set[fx.Node]:
+    """Return ``node`` and all nodes from which it is computed."""
+    sources: set[fx.Node] = set()
+    pending = [node]
+    while pending:
+        source = pending.pop()
+        if source not in sources:
+            sources.add(source)
+            pending += source.all_input_nodes
+    return sources
 
 
 def _computes_scores(node: fx.Node, place: str) -> bool:
@@ -203,11 +246,9 @@ def _reads_shape(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target is getattr and node.args[1] in _ATTRIBUTES
 
 
-def _keeps_order(
-    model: nn.Module, layer: nn.Module, node: fx.Node, followers: set[fx.Node], *, library: fx.Node | None
-) -> bool:
+def _keeps_order(around: _Around, node: fx.Node, followers: set[fx.Node], starts: set[fx.Node]) -> bool:
     """Return whether ``node`` changes only the shape of the scores, or applies one increasing function to all."""
-    is_map = isinstance(layer, nn.Conv2d)
+    model, is_map = around.model, around.is_map
     first = node.args[0] if node.args else None
     others = [source for source in node.all_input_nodes if source is not first]
     if node.op == "call_module":
@@ -216,7 +257,7 @@ def _keeps_order(
             return _over_classes(getattr(module, "dim", None), is_map=is_map)
         return type(module) in _PLAIN_MODULES or (is_map and type(module) in _MAP_MODULES)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if name in ("getattr", "getitem") and library is not None and first is library:
+    if name in ("getattr", "getitem") and around.is_library and first in starts:
         return node.args[1] in _KEYS
     if name == "getitem":
         return is_map and first in followers and _crops_positions(node.args[1])

@@ -51,12 +51,16 @@ class Tap:
     @property
     def raw(self) -> Tensor:
         """Output of the encoder, before the projector if there is one."""
-        return self._input_of(self.head.module)
+        return self._inputs_of([head.module for head in self.head.each])
 
     @property
     def features(self) -> Tensor:
         """Input of the linear layer, after the projector if there is one."""
-        return self._input_of(self.head.layer)
+        return self._inputs_of([head.layer for head in self.head.each])
+
+    def _inputs_of(self, modules: list[nn.Module]) -> Tensor:
+        inputs = [self._input_of(module) for module in modules]
+        return inputs[0] if len(inputs) == 1 else torch.cat(inputs, dim=self.head.dim)
 
     def _input_of(self, module: nn.Module) -> Tensor:
         if module not in self._inputs:
@@ -87,9 +91,9 @@ def tap_features(model: nn.Module, head: str | Head | None = None) -> Iterator[T
         torch.Size([2, 4])
     """
     # The module of a head that was found in a copy of the model belongs to the copy, so only its name is used.
-    tap = Tap(named_head(model, head.name if isinstance(head, Head) else head))
+    tap = Tap(named_head(model, head.names if isinstance(head, Head) else head))
     with contextlib.ExitStack() as hooks:
-        for module in {tap.head.module, tap.head.layer}:
+        for module in {module for each in tap.head.each for module in (each.module, each.layer)}:
             hooks.callback(module.register_forward_pre_hook(tap._keep_input).remove)
         yield tap
 

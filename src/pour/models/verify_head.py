@@ -100,22 +100,40 @@ def gives_scores(model: nn.Module, head: Head, example: Example, *, anywhere: bo
     tables: list[list[Tensor]] = []
     outputs: list[list[Tensor]] = []
     for order in orders:
-        calls: list[torch.Size] = []
         try:
-            # Negative scores, so that an activation such as ReLU behind the layer is noticed.
-            with _replaced(head, -_STEP * (1 + order % _LEVELS), calls):
-                output = run_on(model, example)
+            output, shapes = _run_replaced(model, head, example, [order] * len(head.each))
         except CannotRunError:
             # If the model runs with the layer's own output, it does more with this output than to return it.
             run_on(model, example)
             return False
-        if not calls:
-            return _weight_gives_scores(model, head, example, anywhere=anywhere)
-        tables.append(_tables(head, output, calls[-1], anywhere=anywhere))
+        if not all(shapes):
+            return not head.beside and _weight_gives_scores(model, head, example, anywhere=anywhere)
+        tables.append(_tables(head, output, shapes[-1][-1], anywhere=anywhere))
         outputs.append(output_tensors(output))
     if not all(_is_separate(head, pair, orders) for pair in zip(*outputs, strict=False)):
         return False
-    return any(_follow(pair, orders) for pair in zip(*tables, strict=False))
+    if not any(_follow(pair, orders) for pair in zip(*tables, strict=False)):
+        return False
+    # Each of several heads must have a part in the scores.
+    for index in range(len(head.each)) if head.beside else ():
+        others = [orders[int(index == place)] for place in range(len(head.each))]
+        output, shapes = _run_replaced(model, head, example, others)
+        pairs = zip(_tables(head, output, shapes[-1][-1], anywhere=anywhere), tables[0], strict=False)
+        if any(_near(changed, unchanged) for changed, unchanged in pairs):
+            return False
+    return True
+
+
+def _run_replaced(
+    model: nn.Module, head: Head, example: Example, orders: list[Tensor]
+) -> tuple[object, list[list[torch.Size]]]:
+    """Return the output with the scores of each head replaced by levels, and the shapes that each head returned."""
+    shapes: list[list[torch.Size]] = [[] for _ in head.each]
+    with contextlib.ExitStack() as hooks:
+        for each, order, calls in zip(head.each, orders, shapes, strict=True):
+            # Negative scores, so that an activation such as ReLU behind the layer is noticed.
+            hooks.enter_context(_replaced(each, -_STEP * (1 + order % _LEVELS), calls))
+        return run_on(model, example), shapes
 
 
 def _is_separate(head: Head, pair: tuple[Tensor, ...], orders: list[Tensor]) -> bool:
@@ -252,15 +270,17 @@ def mask_holds(model: nn.Module, head: Head, example: Example) -> bool:
         head: This head.
         example: An input that the model accepts.
     """
-    projected = head.module
+    heads = [each for each in head.each if isinstance(each.module, ProjectedHead)]
+    projected = heads[0].module if heads else None
     if not isinstance(projected, ProjectedHead) or projected.forgotten_logit != "mask" or not projected.forgotten:
         return True
     forgotten = projected.forgotten_mask.flatten()
-    layer = dataclasses.replace(head, module=projected.layer)
     negative = -_STEP * (1 + torch.arange(head.num_classes) % _LEVELS)
     calls: list[torch.Size] = []
     outputs = [run_on(model, example)]
-    with _replaced(layer, negative, calls):
+    with contextlib.ExitStack() as hooks:
+        for each in heads:
+            hooks.enter_context(_replaced(dataclasses.replace(each, module=each.layer), negative, calls))
         outputs.append(run_on(model, example))
     shape = calls[-1] if calls else torch.Size((0,))
     # The dimension of the classes is one of two if both have this length.

@@ -94,6 +94,8 @@ class Method(ABC):
     """Cost in words, such as the number of epochs."""
     pixelwise: ClassVar[bool] = False
     """Whether the method also works if labels belong to pixels, on segmentation networks."""
+    several_heads: ClassVar[bool] = False
+    """Whether the method also works on networks that average the scores of several heads."""
     newer_options: ClassVar[dict[str, Any]] = {}
     """Options that are newer than stored results, each with the value that leaves the method as it was before.
 

@@ -30,7 +30,7 @@ from pour.unlearning.registry import get_method, list_methods
 from pour.unlearning.request import ForgetRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import nn
 
@@ -120,7 +120,7 @@ def unlearn(
     precision: Precision | None = None,
     progress: bool = True,
     compile: bool = False,
-    head: str | None = None,
+    head: str | Sequence[str] | None = None,
     example: Example | None = None,
     **options: Any,
 ) -> nn.Module:
@@ -145,7 +145,8 @@ def unlearn(
         progress: Show a progress bar.
         compile: Compile the encoder that an iterative method trains. It pays on a GPU for long runs, or for many runs
             in one process.
-        head: Dotted name of the head, if it is not found automatically. The result remembers it.
+        head: Dotted name of the head, or names of several heads whose scores the model averages, if they are not found
+            automatically. The result remembers them.
         example: Small batch of inputs on which to find and verify the head; by default images of the request.
         options: Options of the method, if it is given by name.
 
@@ -182,7 +183,7 @@ def carry_out(
     method: Method,
     run: Run,
     *,
-    head: str | None = None,
+    head: str | Sequence[str] | None = None,
     example: Example | None = None,
 ) -> nn.Module:
     """Call :func:`unlearn` with a method and a run. The result does not contain earlier log entries of the run."""
@@ -203,6 +204,10 @@ def carry_out(
     classes = resolve_classes(
         request.classes, num_classes=place.num_classes, class_names=names, already=sorted(earlier)
     )
+    if place.beside and not method.several_heads:
+        able = ", ".join(info.name for info in list_methods() if get_method(info.name).several_heads)
+        problem = f"{method.name} needs one head, but the model averages the scores of {place.names.replace(',', ', ')}"
+        raise UsageError(f"{problem}; use one of {able}.")
     if request.pixelwise and not method.pixelwise:
         able = ", ".join(info.name for info in list_methods() if get_method(info.name).pixelwise)
         raise UsageError(f"{method.name} needs one label per image, not per pixel; on scenes use one of {able}.")
@@ -226,7 +231,7 @@ def carry_out(
         work = copy_model(original)
         if head is not None or is_given or not _is_found(work, place):
             # Methods find the head by this name without images, and the result keeps it.
-            cards.change_card(work, head=place.name)
+            cards.change_card(work, head=place.names)
         result = method(work if dtype is None else work.float(), granted, run)
         if not isinstance(result, torch.nn.Module):
             raise UsageError(f"{method.name} returned a {type(result).__name__}; its __call__ must return the model.")
@@ -237,7 +242,7 @@ def carry_out(
             # Training moves convolutions to another memory layout, which other code may not support.
             result.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         if example is not None:
-            check_mask(result, place.name, example)
+            check_mask(result, place.names, example)
     if result is not work and not history(result):
         cards.copy_card(work, result)
     if len(history(result)) == entries:
@@ -263,7 +268,7 @@ def carry_out(
 
 
 def _head(
-    model: nn.Module, request: ForgetRequest, method: Method, head: str | None, example: Example | None
+    model: nn.Module, request: ForgetRequest, method: Method, head: str | Sequence[str] | None, example: Example | None
 ) -> tuple[Head, Example | None]:
     """Return the head, verified on the example or on images of the request if there are any, and this input."""
     if example is not None:
@@ -285,7 +290,7 @@ def _head(
 def _is_found(model: nn.Module, head: Head) -> bool:
     """Return whether ``head`` is found without a name and without images."""
     try:
-        return find_head(model).name == head.name
+        return find_head(model).names == head.names
     except UsageError:
         return False
 

@@ -134,7 +134,7 @@ def forget_concepts(
     rows = concept_directions(text, others, part=part)
     place, *_ = find_place(model)
     settings = {"part": part, "concepts": words, "templates": list(templates)}
-    return project_with_entry(model, projector_along(rows, place), place, settings, start=start)
+    return project_with_entry(model, [projector_along(rows, place)], [place], settings, start=start)
 
 
 def _texts_to_keep(model: nn.Module, text: Tensor) -> Tensor:

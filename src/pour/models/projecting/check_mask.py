@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from pour.errors import UsageError
@@ -22,12 +23,13 @@ def check_mask(model: nn.Module, name: str, example: Example) -> None:
 
     Args:
         model: Network with a projector in front of its head.
-        name: Dotted name of the head.
+        name: Dotted name of the head, or several joined by commas.
         example: An input that the model accepts.
     """
-    layer = dict(model.named_modules()).get(name)
-    if isinstance(layer, ProjectedHead) and not mask_holds(model, Head(name, layer), example):
-        mask = masked_score(layer.weight.dtype)
+    modules = dict(model.named_modules())
+    heads = [Head(each, modules[each]) for each in name.split(",") if isinstance(modules.get(each), ProjectedHead)]
+    if heads and not mask_holds(model, dataclasses.replace(heads[0], beside=tuple(heads[1:])), example):
+        mask = masked_score(heads[0].weight.dtype)
         raise UsageError(
             f"The mask ({mask:g}) of the forgotten classes would have no effect: the retained scores are not above it, "
             "or the model changes scores behind its head. Bring the model to float32, remove the activation behind "

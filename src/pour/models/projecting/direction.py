@@ -26,7 +26,7 @@ from pour.models.projecting.live_classes import LiveClasses, live_classes, nonze
 from pour.models.projecting.projected_head import ProjectedHead, is_masked
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from pour.models.head import Head
 
@@ -37,6 +37,7 @@ __all__ = [
     "check_finite",
     "choose_direction",
     "class_removal",
+    "class_removals",
     "head_removal",
     "stretch",
     "with_earlier",
@@ -118,6 +119,17 @@ def class_removal(
     if direction == "auto":
         direction = choose_direction(head, together, earlier=earlier)
     return head_removal(head, together, direction, earlier=earlier), direction
+
+
+def class_removals(
+    heads: Sequence[Head], classes: tuple[int, ...], direction: HeadDirection, *, earlier: Collection[int] = ()
+) -> tuple[list[Projector | Eraser], RowDirection]:
+    """Return the map of POUR-P for each head of a model, and their direction, which is one for all."""
+    removals = [class_removal(head, classes, direction, earlier=earlier) for head in heads]
+    taken = {name for _, name in removals}
+    if len(taken) > 1:
+        return class_removals(heads, classes, "scores", earlier=earlier)
+    return [removal for removal, _ in removals], taken.pop()
 
 
 def check_finite(head: Head, *, earlier: Collection[int] = ()) -> None:

@@ -13,21 +13,21 @@ from pour.data.classes import ClassRequest, resolve_classes
 from pour.data.samples import as_batches
 from pour.errors import UsageError, check_choice
 from pour.geometry.fitter import ProjectorFitter
-from pour.models.card import names_of_scores
+from pour.models.card import change_card, names_of_scores
 from pour.models.clip.dual_encoder import ImageProjection, find_image_projection
-from pour.models.head import Example, Head, find_head
+from pour.models.head import Example, Head, find_head, heads_of
 from pour.models.head_on_images import FEW_IMAGES, head_on_images
 from pour.models.history import forgotten_before
 from pour.models.modes import evaluating
 from pour.models.projecting.check_mask import check_mask
-from pour.models.projecting.direction import HeadDirection, check_finite, class_removal
+from pour.models.projecting.direction import HeadDirection, check_finite, class_removal, class_removals
 from pour.models.projecting.project import project_with_entry, projector_along
 from pour.models.projecting.projected_head import ForgottenLogit, ProjectedHead
 from pour.models.tap import device_of, tap_features, to_unit
 from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pour.geometry.eraser import Eraser
     from pour.geometry.projector import Projector
@@ -55,7 +55,7 @@ def forget(
     directions: Tensor | None = None,
     direction: Direction = "auto",
     data: Iterable[tuple[Tensor, Tensor]] | None = None,
-    head: str | None = None,
+    head: str | Sequence[str] | None = None,
     example: Example | None = None,
     forgotten_logit: ForgottenLogit = "mask",
 ) -> nn.Module:
@@ -84,7 +84,8 @@ def forget(
         direction: Direction of ``classes``, see :data:`Direction`. Means need ``data``.
         data: A dataset or batches of images and labels, for means: of the forgotten classes, and for centred means of
             all classes.
-        head: Dotted name of the head, if it cannot be found.
+        head: Dotted name of the head, if it cannot be found. Several names are heads whose scores the model averages
+            or adds; each is projected in its own directions.
         example: A small batch of inputs that finds and verifies the head; by default the first batch of ``data``.
         forgotten_logit: Scores of the forgotten classes: "mask" (a large finite negative number, never predicted),
             "keep" (as printed in the paper) or "zero".
@@ -105,28 +106,48 @@ def forget(
                 f"A {type(model).__name__} has no classes of its own; give directions= alone (text embeddings), or "
                 "make a classifier of it with pour.models.zero_shot_classifier."
             )
-        return project_with_entry(model, projector_along(directions, place), place, {"direction": "given"}, start=start)
-    check_finite(place, earlier=forgotten_before(model))
+        along = [projector_along(directions, place)]
+        return project_with_entry(model, along, [place], {"direction": "given"}, start=start)
+    heads = heads_of(model, place)
+    for each in heads:
+        check_finite(each, earlier=forgotten_before(model))
     indices = () if classes is None else _indices(model, place, classes)
-    removal: Projector | Eraser
+    earlier = forgotten_before(model)
+    given: list[Projector] = []
     if directions is not None:
-        removal, taken = projector_along(directions, place), "given"
+        given, taken = [projector_along(directions, each) for each in place.each], "given"
     elif direction == "means" or direction == "centered-means":
         means = _means(model, place, indices, data or (), centered=direction == "centered-means")
-        removal, taken = projector_along(means, place), direction
-    else:
-        removal, taken = class_removal(place, indices, direction, earlier=forgotten_before(model))
+        parts = torch.split(means, [each.num_features for each in place.each], dim=1)
+        given, taken = [projector_along(part, each) for part, each in zip(parts, place.each, strict=True)], direction
+    removals: list[Projector | Eraser] = [*given]
+    if not given:
+        removals, taken = class_removals(heads, indices, direction, earlier=earlier)  # type: ignore[arg-type]
+    elif indices:
+        # No features are known for heads that are used in training alone, but their rows are.
+        removals += [class_removal(each, indices, "auto", earlier=earlier)[0] for each in heads[len(given) :]]
     settings = {"direction": taken, "forgotten_logit": forgotten_logit}
     result = project_with_entry(
-        model, removal, place, settings, classes=indices, forgotten_logit=forgotten_logit, start=start
+        model,
+        removals,
+        heads[: len(removals)],
+        settings,
+        classes=indices,
+        forgotten_logit=forgotten_logit,
+        start=start,
     )
+    if place.beside:
+        change_card(result, head=place.names)
     if example is not None:
-        check_mask(result, place.name, example)
+        check_mask(result, place.names, example)
     return result
 
 
 def find_place(
-    model: nn.Module, head: str | None = None, example: Example | None = None, data: Iterable[Any] | None = None
+    model: nn.Module,
+    head: str | Sequence[str] | None = None,
+    example: Example | None = None,
+    data: Iterable[Any] | None = None,
 ) -> tuple[Head | ImageProjection, Iterable[Any] | None, Example | None]:
     """Return the head or image embedding, ``data`` from its beginning, and the input that verified the head.
 

@@ -22,11 +22,19 @@ from pour.models.projecting.projected_head import ForgottenLogit, ProjectedHead
 from pour.models.state import digest, tensor_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import nn
 
-__all__ = ["Projected", "common_logit", "project", "project_with_entry", "projected_layers", "projector_along"]
+__all__ = [
+    "Projected",
+    "common_logit",
+    "one_or_all",
+    "project",
+    "project_with_entry",
+    "projected_layers",
+    "projector_along",
+]
 
 Projected = ProjectedHead | ProjectedEmbedding
 """A layer with a projector or an eraser."""
@@ -123,20 +131,20 @@ def projector_along(directions: Tensor, place: Head | ImageProjection) -> Projec
 
 def project_with_entry(
     model: nn.Module,
-    removal: Projector | Eraser,
-    place: Head | ImageProjection,
+    removals: Sequence[Projector | Eraser],
+    places: Sequence[Head | ImageProjection],
     settings: Mapping[str, Any],
     *,
     start: float,
     classes: tuple[int, ...] = (),
     forgotten_logit: ForgottenLogit = "mask",
 ) -> nn.Module:
-    """Return a copy of ``model`` with ``removal`` in front of ``place``, and with an entry in its history.
+    """Return a copy of ``model`` with projectors in front of its heads, and with an entry in its history.
 
     Args:
         model: Network, which does not change.
-        removal: Projector or eraser.
-        place: Head or image embedding of the model.
+        removals: One projector or eraser per place.
+        places: Heads, or the image embedding, of the model.
         settings: Options for the entry.
         start: Time at which the request began, from ``time.perf_counter``.
         classes: Indices of the forgotten classes.
@@ -144,13 +152,17 @@ def project_with_entry(
     """
     # The copy comes last, so that the memory of all earlier steps is free again.
     memo: dict[int, Any] = {}
-    model, place = copy_model(model, memo), copy.deepcopy(place, memo)
-    names = names_of_scores(model, place.num_classes) if isinstance(place, Head) else None
-    # Only the projector is new, so each tensor is read once for both digests.
+    model, places = copy_model(model, memo), copy.deepcopy(list(places), memo)
+    first = places[0]
+    names = names_of_scores(model, first.num_classes) if isinstance(first, Head) else None
+    # Only the projectors are new, so each tensor is read once for both digests.
     contents = {name: tensor_digest(tensor) for name, tensor in model.state_dict().items()}
     digest_before = digest(model.state_dict(), computed=contents)
-    result = project(model, removal, place=place, classes=classes, forgotten_logit=forgotten_logit)
-    projected: Any = result.get_submodule(place.name)
+    result = model
+    for removal, place in zip(removals, places, strict=True):
+        result = project(result, removal, place=place, classes=classes, forgotten_logit=forgotten_logit)
+    projected = projected_layers(result)
+    ranks = [projected[place.name].projector.rank for place in places]
     add_entry(
         result,
         HistoryEntry(
@@ -159,22 +171,29 @@ def project_with_entry(
             class_names=tuple(names[index] for index in classes) if names else (),
             options={
                 **settings,
-                "head" if isinstance(place, Head) else "layer": place.name,
-                "rank": projected.projector.rank,
+                "head" if isinstance(first, Head) else "layer": one_or_all([place.name for place in places]),
+                "rank": one_or_all(ranks),
             },
             digest_before=digest_before,
-            digest_after=_digest_after(result, place, contents),
+            digest_after=_digest_after(result, places, contents),
             seconds=time.perf_counter() - start,
         ),
     )
     return result
 
 
-def _digest_after(model: nn.Module, place: Head | ImageProjection, contents: Mapping[str, str]) -> str:
+def one_or_all(values: list[Any]) -> Any:
+    """Return the value of one head alone, and a list for several heads."""
+    return values[0] if len(values) == 1 else values
+
+
+def _digest_after(model: nn.Module, places: Sequence[Head | ImageProjection], contents: Mapping[str, str]) -> str:
     """Return the digest of the projected model. Only tensors that the original did not have are read."""
-    prefix = f"{place.name}." if place.name else ""
-    inner = "head" if isinstance(place, Head) else "layer"
-    moved = {f"{prefix}{inner}.{name.removeprefix(prefix)}": value for name, value in contents.items()}
-    # The projector of a later request has the same name as the projector of the earlier one.
-    unchanged = {k: v for k, v in {**moved, **contents}.items() if not k.startswith(f"{prefix}projector.")}
-    return digest(model.state_dict(), computed=unchanged)
+    computed = dict(contents)
+    for place in places:
+        prefix = f"{place.name}." if place.name else ""
+        inner = "head" if isinstance(place, Head) else "layer"
+        moved = {f"{prefix}{inner}.{k.removeprefix(prefix)}": v for k, v in contents.items() if k.startswith(prefix)}
+        # The projector of a later request has the same name as the projector of the earlier one.
+        computed = {k: v for k, v in {**moved, **computed}.items() if not k.startswith(f"{prefix}projector.")}
+    return digest(model.state_dict(), computed=computed)
