@@ -162,6 +162,42 @@ def test_an_unclear_head_is_described_and_no_error(data):
     assert ("--data" in text) == (data is None)
 
 
+class Distilled(nn.Module):
+    """Two heads whose scores are averaged."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(64, 12)
+        self.head, self.head_dist = nn.Linear(12, 4), nn.Linear(12, 4)
+
+    def forward(self, images):
+        z = self.body(images.flatten(1))
+        return (self.head(z) + self.head_dist(torch.relu(z))) / 2
+
+
+def test_several_heads():
+    torch.manual_seed(0)
+    model = Distilled()
+    images = torch.rand(60, 1, 8, 8)
+    answers = model(images).argmax(dim=1).detach()
+    found = pour.inspect(model, TensorDataset(images, answers), [int(answers[0])], head=["head", "head_dist"])
+    assert [head.name for head in found.heads] == ["head", "head_dist"]
+    assert found.accuracy[0].value == 1
+    forgotten = int(answers[0])
+    for trial in found.trials:
+        result = pour.forget(
+            model,
+            classes=[forgotten],
+            direction=trial.direction,
+            head=["head", "head_dist"],
+            example=images[:4],
+            forgotten_logit="keep",
+        )
+        left = (result(images).argmax(dim=1) == forgotten)[answers == forgotten].float().mean()
+        assert trial.left == pytest.approx(float(left), abs=1e-6)
+    assert found.trials
+
+
 def test_a_named_head_is_taken():
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     assert pour.inspect(model, head="1").head.found_by.startswith("named")

@@ -9,7 +9,7 @@ from pour._words import in_words, percent
 from pour.errors import UsageError
 from pour.inspection.inspection import Advice, Trial
 from pour.models.clip.zero_shot import TextHead
-from pour.models.projecting.direction import MOST_STRETCH, choose_direction, stretch
+from pour.models.projecting.direction import MOST_STRETCH, stretch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -102,12 +102,10 @@ def _direction(head: Head, classes: tuple[int, ...], earlier: Collection[int]) -
     spaced = range(0, head.num_classes, math.ceil(head.num_classes / _SAMPLED_CLASSES))
     requests = [classes] if classes else [(label,) for label in spaced if label not in earlier]
     try:
-        factor = max(stretch(head, request, earlier=earlier) for request in requests)
-        direction = choose_direction(head, classes, earlier=earlier) if classes else ""
+        factor = max(stretch(each, request, earlier=earlier) for each in head.each for request in requests)
     except UsageError as error:
         return "scores", f"The head does not tell a direction ({str(error).rstrip('.')})."
-    if not direction:
-        direction = "decisions" if factor <= MOST_STRETCH else "scores"
+    direction = "decisions" if factor <= MOST_STRETCH else "scores"
     if math.isinf(factor):
         reason = f"its rows are dependent, or {head.num_features} features are too few for {head.num_classes} classes"
         return direction, f"The direction decisions does not exist: {reason}."

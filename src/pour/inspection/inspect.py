@@ -25,13 +25,13 @@ from pour.models import card as cards
 from pour.models.check_data import check_data
 from pour.models.clip.zero_shot import TextHead
 from pour.models.copy_and_swap import in_float32
-from pour.models.head import Head, find_head
+from pour.models.head import Head, find_head, heads_of
 from pour.models.head_on_images import FEW_IMAGES, head_on_images
 from pour.models.history import forgotten_before, history
 from pour.models.modes import evaluating
 from pour.models.networks.normalize import Normalize
 from pour.models.output import scores_of
-from pour.models.projecting.direction import head_removal
+from pour.models.projecting.direction import RowDirection, head_removal
 from pour.models.projecting.projected_head import ProjectedHead, is_head_layer
 from pour.models.tap import device_of, on_device, tap_features, to_unit
 from pour.models.unwrap import unwrap
@@ -76,7 +76,7 @@ _MEASURES = {
 _WORDS: tuple[Word, ...] = ("nearly", "partly", "not")
 # A class that is recognised less often has nothing to forget.
 _LEAST_KNOWN = 0.1
-_DIRECTIONS = ("weights", "decisions", "scores")
+_DIRECTIONS: tuple[RowDirection, ...] = ("weights", "decisions", "scores")
 
 
 def inspect(
@@ -84,7 +84,7 @@ def inspect(
     data: Splits | Dataset | Mapping[str, Any] | IndexedSamples | Batches | None = None,
     classes: ClassRequest | None = None,
     *,
-    head: str | None = None,
+    head: str | Sequence[str] | None = None,
     example: Example | None = None,
     task: Task[Any, Any] | str | None = None,
     limit: int = _LIMIT,
@@ -99,7 +99,7 @@ def inspect(
         data: Splits, a dataset, samples by split (``{"train": ..., "test": ...}``), a loader or a torch dataset.
             Accuracy is measured on the test samples and collapse on the training samples, if the data have both.
         classes: Classes to forget, by name or index; by default those of the splits.
-        head: Dotted name of the head.
+        head: Dotted name of the head, or names of several whose scores the model averages.
         example: Small batch of inputs on which the head is found; by default samples of the data.
         task: Task or its name; by default the task of the data.
         limit: Largest number of samples that are read of each split.
@@ -156,7 +156,7 @@ def inspect(
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         dtypes=tuple(dtypes),
         device=str(device_of(network)),
-        heads=() if found is None else (_layer(found, found_by=found.found_by),),
+        heads=() if found is None else tuple(_layer(each, found.found_by) for each in heads_of(network, found)),
         unclear=unclear,
         candidates=() if unclear is None else _candidates(network),
         class_names=names,
@@ -260,7 +260,7 @@ class _Output:
         count = 0
         with (
             on_device(network, run.torch_device) as place,
-            tap_features(network, head.name) as tap,
+            tap_features(network, head) as tap,
             evaluating(network),
             torch.inference_mode(),
         ):
@@ -294,7 +294,7 @@ def _answers(task: Task[Any, Any], scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def _head(
-    model: nn.Module, name: str | None, example: Example | None, few: Tensor | None
+    model: nn.Module, name: str | Sequence[str] | None, example: Example | None, few: Tensor | None
 ) -> tuple[Head | None, str | None]:
     """Return the head, or None and the reason why it was not found."""
     try:
@@ -403,10 +403,12 @@ def _trials(output: _Output, head: Head, request: tuple[int, ...], earlier: Sequ
     trials = []
     for direction in _DIRECTIONS:
         try:
-            removal = head_removal(head, request, direction, earlier=earlier).to(device)  # type: ignore[arg-type]
+            removals = [head_removal(each, request, direction, earlier=earlier).to(device) for each in head.each]
         except UsageError:
             continue
-        after = right(removal(output.features))
+        widths = [each.num_features for each in head.each]
+        parts = zip(removals, torch.split(output.features, widths, dim=1), strict=True)
+        after = right(torch.cat([removal(part) for removal, part in parts], dim=1))
         change = float((after - before)[~is_forgotten].mean())
         trials.append(Trial(direction=direction, left=float(after[is_forgotten].mean()), change=change))
     return trials
@@ -418,7 +420,14 @@ def _candidates(model: nn.Module) -> tuple[Layer, ...]:
     return tuple(_layer(layer) for layer in layers)
 
 
-def _layer(head: Head, *, found_by: str = "") -> Layer:
+def _layers(model: nn.Module, head: Head) -> tuple[Layer, ...]:
+    """Return the head, the heads beside it, and those that are used in training alone."""
+    heads = heads_of(model, head)
+    found_by = [head.found_by] * len(head.each) + [other.found_by for other in heads[len(head.each) :]]
+    return tuple(map(_layer, heads, found_by))
+
+
+def _layer(head: Head, found_by: str = "") -> Layer:
     module = head.module
     return Layer(
         name=head.name,
