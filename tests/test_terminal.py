@@ -150,13 +150,19 @@ def test_no_color_leaves_no_style(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "100")
-    from pour.cli.models import models
+    from pour import cli
 
-    written = {}
-    for no_color in ("", "1"):
-        monkeypatch.setenv("NO_COLOR", no_color)
-        monkeypatch.setattr(sys, "stdout", Terminal())
-        models()
-        written[no_color] = sys.stdout.getvalue()
-    assert "\x1b[" in written[""]
-    assert "\x1b[" not in written["1"]
+    monkeypatch.setattr("typer.rich_utils.COLOR_SYSTEM", "auto")
+    for arguments in (["models"], ["--help"], ["history", "--help"]):
+        monkeypatch.setattr(sys, "argv", ["pour", *arguments])
+        written = {}
+        for no_color in ("", "1"):
+            monkeypatch.setenv("NO_COLOR", no_color)
+            monkeypatch.setattr(sys, "stdout", Terminal())
+            with pytest.raises(SystemExit):
+                cli.main()
+            written[no_color] = sys.stdout.getvalue()
+            assert len(written[no_color]) > 200
+        assert "\x1b[" in written[""]
+        assert "\x1b[" not in written["1"]
+        monkeypatch.setattr("typer.rich_utils.COLOR_SYSTEM", "auto")

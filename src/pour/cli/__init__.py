@@ -50,6 +50,11 @@ def main() -> None:
     """Run the command line. Exit with 0 on success, 2 on wrong use and 1 on failed work."""
     warnings.showwarning = _show_warning
     keep_freed_memory()
+    if os.environ.get("NO_COLOR"):
+        from typer import rich_utils
+
+        # rich leaves out colours, but would still print bold.
+        rich_utils.COLOR_SYSTEM = None
     try:
         make_app(sys.argv[1:])()
     except UsageError as error:
