@@ -198,6 +198,21 @@ def test_several_heads():
     assert found.trials
 
 
+def test_heads_that_are_used_in_training_alone_are_shown():
+    from pour._torchvision import torchvision_works
+
+    if not torchvision_works():
+        pytest.skip("torchvision is not installed")
+    from torchvision.models import GoogLeNet
+
+    found = pour.inspect(GoogLeNet(num_classes=3, init_weights=False))
+    assert [(head.name, "training alone" in head.found_by) for head in found.heads] == [
+        ("fc", False),
+        ("aux1.fc2", True),
+        ("aux2.fc2", True),
+    ]
+
+
 def test_a_named_head_is_taken():
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     assert pour.inspect(model, head="1").head.found_by.startswith("named")

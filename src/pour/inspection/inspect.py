@@ -156,7 +156,7 @@ def inspect(
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         dtypes=tuple(dtypes),
         device=str(device_of(network)),
-        heads=() if found is None else tuple(_layer(each, found.found_by) for each in heads_of(network, found)),
+        heads=() if found is None else _layers(network, found),
         unclear=unclear,
         candidates=() if unclear is None else _candidates(network),
         class_names=names,
