@@ -11,7 +11,7 @@ import torch
 
 from pour.auditing.features import SIDES
 from pour.auditing.measurement import Reading, combined
-from pour.metrics.cka import linear_cka
+from pour.metrics.cka import linear_ckas
 from pour.metrics.unlearning import rus
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["cka_reading", "cka_standard_error", "rus_reading", "similarities"]
 
 _FEWEST_DEBIASED = 4
+# Rows that are in float64 at a time.
+_BLOCK = 2048
 
 
 def similarities(one: Tapped, other: Tapped, split: str, view: View) -> dict[str, Reading]:
@@ -42,8 +44,8 @@ def cka_reading(x: Tensor, y: Tensor, samples: Tensor | None = None) -> Reading:
         samples: Index of the sample of each row, (n,). By default each row is a sample.
     """
     enough = len(x) >= _FEWEST_DEBIASED
-    debiased = float(linear_cka(x, y, debiased=True)) if enough else None
-    value = float(linear_cka(x, y))
+    value, *more = map(float, linear_ckas(x, y, [False, True] if enough else [False]))
+    debiased = more[0] if more else None
     # The CKA of two images is 1 for all features, so few images give no interval.
     error = cka_standard_error(x, y, samples) if enough else None
     return Reading.around(value, error, n=len(x), within=(0.0, 1.0), debiased=debiased)
@@ -72,9 +74,8 @@ def cka_standard_error(x: Tensor, y: Tensor, samples: Tensor | None = None) -> f
         >>> cka_standard_error(x, x), 0 < cka_standard_error(x, x + torch.randn(2000, 4)) < 0.05
         (0.0, True)
     """
-    x, y = (rows.double() - rows.double().mean(dim=0) for rows in (x, y))
     n = len(x)
-    cross, own_x, own_y = (_products(a, b) for a, b in ((x, y), (x, x), (y, y)))
+    cross, own_x, own_y = _influences(x, y)
     totals = [float(rows.sum()) for rows in (cross, own_x, own_y)]
     if n < 2 or min(totals) <= 0:
         return 0.0
@@ -88,11 +89,28 @@ def cka_standard_error(x: Tensor, y: Tensor, samples: Tensor | None = None) -> f
     return min(1.0, cka) * float(influence.std()) * math.sqrt(len(influence))
 
 
-def _products(x: Tensor, y: Tensor) -> Tensor:
-    """Return ``x_i . (x^T y) y_i`` for every row i, from d x d or n x n products, whichever are smaller."""
+def _influences(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``x_i . C_xy y_i``, ``x_i . C_xx x_i`` and ``y_i . C_yy y_i`` for every row i, of centred rows.
+
+    They come from n x n or d x d products, whichever are smaller; the latter in two passes over blocks of rows.
+    """
+    mean_x, mean_y = x.mean(dim=0, dtype=torch.float64), y.mean(dim=0, dtype=torch.float64)
     if len(x) < min(x.shape[1], y.shape[1]):
-        return ((x @ x.T) * (y @ y.T)).sum(dim=1)
-    return ((x @ (x.T @ y)) * y).sum(dim=1)
+        gram_x, gram_y = (rows @ rows.T for rows in (x - mean_x, y - mean_y))
+        return (gram_x * gram_y).sum(dim=1), gram_x.square().sum(dim=1), gram_y.square().sum(dim=1)
+    blocks = list(zip(torch.split(x, _BLOCK), torch.split(y, _BLOCK), strict=True))
+    products: list[Tensor] = [torch.zeros((), dtype=torch.float64, device=x.device)] * 3
+    parts: list[list[Tensor]] = [[], [], []]
+    for collect in (False, True):
+        for block_x, block_y in blocks:
+            a, b = block_x - mean_x, block_y - mean_y
+            for i, (left, right) in enumerate(((a, b), (a, a), (b, b))):
+                if collect:
+                    parts[i].append(((left @ products[i]) * right).sum(dim=1))
+                else:
+                    products[i] = products[i] + left.T @ right
+    cross, own_x, own_y = map(torch.cat, parts)
+    return cross, own_x, own_y
 
 
 def rus_reading(forget: Reading, retain: Reading, reference: Reference) -> Reading:

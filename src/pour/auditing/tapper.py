@@ -173,7 +173,10 @@ class Tapper:
             done += len(inputs)
         if not done:
             raise UsageError(f"The {name} loader gives no samples.")
-        output = {role: self._gathered(Seen.joined(batches), samples) for role, batches in parts.items() if batches}
+        output: dict[Role, Seen] = {}
+        for role in [role for role, batches in parts.items() if batches]:
+            # The batches of one model at a time are in memory twice.
+            output[role] = self._gathered(Seen.joined(parts.pop(role)), samples)
         for model in derived:
             twin = twins[model.role]
             output[model.role] = self._derived(model, known[twin] if twin in known else output[twin])

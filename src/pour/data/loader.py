@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pour.data.stored_images import decoding_threads
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ class DeviceLoader(EpochLoader):
 
 
 class FileLoader(EpochLoader):
-    """Batches of images in files. While the model works on a batch, threads decode the following ones.
+    """Batches of images in files, decoded by threads; while a GPU works on a batch, they decode the following ones.
 
     Args:
         images: The images.
@@ -226,15 +227,17 @@ class FileLoader(EpochLoader):
         return self._placed(self._images[self._rows[order.numpy()]], order, moves)
 
     def _reads(self, parts: Sequence[tuple[Tensor, Tensor | None]]) -> Iterator[tuple[Tensor, Tensor]]:
+        # On a CPU the model itself uses all cores, and would wait for cores that decode.
+        ahead = 0 if self.device.type == "cpu" else _AHEAD
         waiting: deque[Future[np.ndarray]] = deque()
         # A batch is decoded by the threads of one pool, and asked for by the thread of the other.
-        with ThreadPoolExecutor() as decoders, ThreadPoolExecutor(1) as reader:
+        with decoding_threads() as decoders, ThreadPoolExecutor(1) as reader:
             try:
                 following = iter(parts)
                 for order, moves in parts:
                     for part, _ in following:
                         waiting.append(reader.submit(self._images.read, self._rows[part.numpy()], decoders))
-                        if len(waiting) > _AHEAD:
+                        if len(waiting) > ahead:
                             break
                     yield self._placed(waiting.popleft().result(), order, moves)
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,20 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["KEPT_BYTES", "StoredImages"]
+__all__ = ["KEPT_BYTES", "StoredImages", "decoding_threads"]
 
 KEPT_BYTES = 512 * 2**20
 """Largest size of decoded images that training keeps in memory, because it reads them in every epoch."""
 
+# More threads would wait for Python's lock, which a thread holds between the calls of the decoder.
+_THREADS = 4
 # Images that a thread decodes at a time: few, so that all threads have work, but several, because each task has a cost.
 _IMAGES_PER_TASK = 8
+
+
+def decoding_threads() -> ThreadPoolExecutor:
+    """Return threads that open and decode files."""
+    return ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1))
 
 
 class StoredImages:
@@ -53,7 +61,7 @@ class StoredImages:
 
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
         """Return the images ``rows``, which are decoded now unless they are kept."""
-        with ThreadPoolExecutor() as pool:
+        with decoding_threads() as pool:
             return self.read(np.arange(len(self))[rows], pool)
 
     def read(self, rows: NDArray[np.int64], pool: ThreadPoolExecutor) -> NDArray[np.uint8]:

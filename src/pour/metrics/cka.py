@@ -1,5 +1,6 @@
 """Linear centred kernel alignment (CKA) of two models' features on the same samples, in one pass and exact."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from pour.errors import UsageError
 from pour.metrics._inputs import as_rows, same_rows, to_float64
 
-__all__ = ["linear_cka"]
+__all__ = ["linear_cka", "linear_ckas"]
 
 # Rows per step: few on a CPU, whose cache should contain the float64 copy, and more on a GPU for large products.
 _CPU_BLOCK = 2048
@@ -41,14 +42,20 @@ def linear_cka(x: Tensor, y: Tensor, *, center: bool = True, debiased: bool = Fa
         tensor(1., dtype=torch.float64)
     """
     check_options(center, debiased)
+    return linear_ckas(x, y, [debiased], center=center)[0]
+
+
+def linear_ckas(x: Tensor, y: Tensor, debiased: Sequence[bool], *, center: bool = True) -> list[Tensor]:
+    """Return the linear CKA of two feature matrices with each of the estimators, see :func:`linear_cka`."""
     x, y = check_pair(x, y)
     n, dx, dy = len(x), x.shape[1], y.shape[1]
     # CKA of centred features ignores a shift: the first row in the place of the mean keeps the numbers small, costs
     # no pass over the data, and turns constant features into exact zeros.
     shifts = (x[:1].double(), y[:1].double()) if center else None
     if n * (dx + dy) < dx * dx + dy * dy + dx * dy:
-        return _compute_gram(x, y, shifts, debiased)
-    return cka_of_moments(add_moments(no_moments(x.device), x, y, shifts), center, debiased)
+        return [_compute_gram(x, y, shifts, value) for value in debiased]
+    moments = add_moments(no_moments(x.device), x, y, shifts)
+    return [cka_of_moments(moments, center, value) for value in debiased]
 
 
 class Moments(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,14 @@ from pour.data.dataset import ImageDataset, ImageSplit
 from pour.data.draws import set_apart
 from pour.data.formats.image_files import GREY_MODES, check_image, images_in, open_image
 from pour.data.info import DatasetInfo
-from pour.data.stored_images import StoredImages
+from pour.data.stored_images import StoredImages, decoding_threads
 from pour.errors import UsageError
 
 __all__ = ["read_folder"]
 
 # Number of files that one error names.
 _NAMED = 10
+_HEADERS_PER_TASK = 64
 
 
 def read_folder(path: Path, *, size: int | None = None) -> ImageDataset:
@@ -114,8 +114,9 @@ def _subfolders(path: Path) -> list[str]:
 
 def _common_shape(path: Path, files: list[Path], size: int | None) -> tuple[int, int, int]:
     """Return height, width and channels of all images, from their headers. Raise UsageError that names bad files."""
-    with ThreadPoolExecutor() as pool:
-        headers = dict(zip(files, pool.map(_header, files), strict=True))
+    parts = [files[first : first + _HEADERS_PER_TASK] for first in range(0, len(files), _HEADERS_PER_TASK)]
+    with decoding_threads() as pool:
+        headers = {file: header for part in pool.map(_headers, parts) for file, header in part}
     bad = [str(header) for _, header in sorted(headers.items()) if isinstance(header, UsageError)]
     good = {file: header for file, header in headers.items() if not isinstance(header, UsageError)}
     if len(bad) == 1:
@@ -143,6 +144,10 @@ def _common_shape(path: Path, files: list[Path], size: int | None) -> tuple[int,
             "PATH@SIZE to scale them."
         )
     return *shape, channels
+
+
+def _headers(files: list[Path]) -> list[tuple[Path, tuple[bool, tuple[int, int]] | UsageError]]:
+    return [(file, _header(file)) for file in files]
 
 
 def _header(file: Path) -> tuple[bool, tuple[int, int]] | UsageError:
