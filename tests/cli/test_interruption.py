@@ -63,6 +63,29 @@ def test_nothing_is_promised_before_the_first_save(tmp_path):
     assert done.stderr == "pour: Interrupted. Nothing was written; start the same command again.\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "values", "expected"),
+    [
+        ("unlearn", {"out": "x.safetensors", "overwrite": False}, "written; the same command needs --overwrite."),
+        ("export", {"out": "folder", "overwrite": False}, "folder was written; the same command needs --overwrite."),
+        ("demo", {"out": "folder"}, "folder was written; the same command replaces it."),
+        ("audit", {"out": None, "report": "none.html"}, "Nothing was written; start the same command again."),
+        ("audit", {"out": None, "cache": "folder"}, "The same command resumes here."),
+        ("tune", {"out": None}, "The same command resumes here."),
+    ],
+)
+def test_the_message_says_what_was_written(tmp_path, command, values, expected):
+    from pour.cli.interruption import after_interruption
+
+    (tmp_path / "folder").mkdir()
+    for name in ("x.safetensors", "folder/y"):
+        (tmp_path / name).write_text("")
+    paths = {name: tmp_path / value if isinstance(value, str) else value for name, value in values.items()}
+    assert after_interruption(command, paths, started=0).endswith(expected)
+    later = after_interruption(command, paths, started=2e10)
+    assert later.endswith("here." if "resumes" in expected else "Nothing was written; start the same command again.")
+
+
 @pytest.mark.slow
 def test_an_interrupted_training_resumes(tmp_path):
     options = ["train", "--data", "digits", "--epochs", 6, "--save-every", 0, "--quiet", "--out", "x.safetensors"]

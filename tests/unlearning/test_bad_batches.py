@@ -101,6 +101,19 @@ def test_a_label_outside_of_the_classes(label):
         pour.forget(network(), classes=[1], direction="means", data=[(IMAGES, bad)])
 
 
+def test_labels_that_are_no_indices():
+    sentence = r"^The labels of a batch are torch\.float32 of shape \(16,\); give class indices, a whole number"
+    data, original = [(IMAGES, LABELS.float())], network()
+    with pytest.raises(pour.UsageError, match=sentence):
+        unlearn(*data[0])
+    with pytest.raises(pour.UsageError, match=sentence):
+        pour.forget(original, classes=[1], direction="means", data=data)
+    unlearned = pour.forget(original, classes=[1])
+    splits = {"train": data, "test": data}
+    with pytest.raises(pour.UsageError, match=sentence):
+        pour.audit(original=original, unlearned=unlearned, data=splits, classes=[1], progress=False)
+
+
 def test_double_precision_is_read_as_float32():
     original = network()
     data = TensorDataset(IMAGES.double(), LABELS)

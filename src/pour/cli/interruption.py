@@ -29,9 +29,6 @@ def after_interruption(command: str, values: Mapping[str, Any], started: float) 
         values: Values of its flags.
         started: Time at which the command started, in seconds since the epoch.
     """
-    files = [path for name in _OUTPUTS if isinstance(path := values.get(name), Path) and path.is_file()]
-    if written := [str(path) for path in files if path.stat().st_mtime >= started]:
-        return f"Interrupted after {' and '.join(written)} was written; the same command needs --overwrite."
     cache = values.get("cache")
     if (
         command in _STORES
@@ -39,4 +36,14 @@ def after_interruption(command: str, values: Mapping[str, Any], started: float) 
         or (isinstance(cache, Path) and cache.is_dir() and any(cache.iterdir()))
     ):
         return f"Interrupted. {_RESUME}"
+    outputs = [path for name in _OUTPUTS if isinstance(path := values.get(name), Path)]
+    if written := [str(path) for path in outputs if _is_written(path, started)]:
+        again = "the same command needs --overwrite" if "overwrite" in values else "the same command replaces it"
+        return f"Interrupted after {' and '.join(written)} was written; {again}."
     return "Interrupted. Nothing was written; start the same command again."
+
+
+def _is_written(path: Path, started: float) -> bool:
+    """Return whether a file, or a file in a folder, was written since ``started``."""
+    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path] * path.is_file()
+    return any(file.stat().st_mtime >= started for file in files)

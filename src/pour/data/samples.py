@@ -331,6 +331,11 @@ def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
         raise UsageError(
             "The data give single samples, not batches; wrap them in torch.utils.data.DataLoader(data, batch_size=64)."
         )
+    if labels.is_floating_point() or labels.is_complex():
+        raise UsageError(
+            f"The labels of a batch are {labels.dtype} of shape {tuple(labels.shape)}; give class indices, a whole "
+            "number for each image."
+        )
     if images.ndim == 0 or len(images) != len(labels):
         raise UsageError(
             f"A batch has images of shape {tuple(images.shape)} and labels of shape {tuple(labels.shape)}; give one "

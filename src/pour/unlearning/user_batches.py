@@ -88,11 +88,6 @@ class UserBatches:
 
     def _checked(self, batch: Any) -> tuple[Tensor, Tensor]:
         images, labels = checked_batch(batch)
-        if labels.is_floating_point() or labels.is_complex():
-            raise UsageError(
-                f"The labels of a batch are {labels.dtype} of shape {tuple(labels.shape)}; give class indices, a whole "
-                "number for each image."
-            )
         if labels.shape[1:] == (1,):
             labels = labels.squeeze(1)
         labels = labels.to(torch.int64)
