@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import tempfile
 import warnings
@@ -105,6 +106,8 @@ def export(
     network = unwrap(model)
     _check_request(network, target, normalization, overwrite=overwrite)
     whole = copy_model(network).cpu().eval()
+    if isinstance(whole, NormalizedModel):
+        whole.model = unwrap(whole.model)
     inputs, origin = _inputs(whole, example)
     is_inside = kind == ".onnx" and normalization != "outside"
     images, reference = _reference(whole, inputs, origin, is_onnx=kind == ".onnx", is_inside=is_inside)
@@ -320,4 +323,11 @@ def _write_transformers(network: nn.Module, folder: Path, names: Sequence[str] |
     if names is not None:
         network.config.id2label = dict(enumerate(names))  # type: ignore[union-attr]
         network.config.label2id = {name: index for index, name in enumerate(names)}  # type: ignore[union-attr]
-    network.save_pretrained(folder)  # type: ignore[operator]
+    logging = importlib.import_module("transformers.utils.logging")
+    has_bar = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        network.save_pretrained(folder)  # type: ignore[operator]
+    finally:
+        if has_bar:
+            logging.enable_progress_bar()
