@@ -263,7 +263,7 @@ def test_a_name_is_checked_on_an_example() -> None:
         forget(changed, [0], head="0.out")
     projected = nn.Sequential(forget(mlp(), [0]), nn.ReLU())
     for model, options in ((changed, {"head": "0.out"}), (projected, {})):
-        with pytest.raises(UsageError, match=r"not the output of its head '0.out'. Behind '0.out' run 1 \(ReLU\)"):
+        with pytest.raises(UsageError, match=r"not the output of its head '0.out'; behind it run 1 \(ReLU\)"):
             find_head(model, example=EXAMPLE, **options)
 
 

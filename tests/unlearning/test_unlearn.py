@@ -161,7 +161,7 @@ def test_a_layer_that_is_not_the_head_is_refused(method: str) -> None:
     with pytest.raises(UsageError, match="no layer called 'seven'"):
         pour.unlearn(network(), small_request(), method=method, device="cpu", head="seven")
     changed = nn.Sequential(*network(), nn.ReLU())
-    with pytest.raises(UsageError, match=r"not the output of its head '3'. Behind '3' run 4 \(ReLU\)"):
+    with pytest.raises(UsageError, match=r"not the output of its head '3'; behind it run 4 \(ReLU\)"):
         pour.unlearn(changed, small_request(), method=method, device="cpu", progress=False, head="3")
 
 

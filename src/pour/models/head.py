@@ -38,7 +38,7 @@ _VERIFIED = "verified on an input"
 _BY_CODE = "proved by the code of the model"
 _REMEDY = "pass example= (a small batch of inputs), on which the head is verified, or see pour inspect."
 _END_IN_A_HEAD = (
-    "Move the computation of the scores into a module of its own, which takes the features and returns the scores "
+    "move the computation of the scores into a module of its own, which takes the features and returns the scores "
     "(nn.Linear, a 1x1 nn.Conv2d or a cosine head), and name it with head=."
 )
 
@@ -222,7 +222,7 @@ def _checked(model: nn.Module, name: str, found_by: str) -> Head:
     if head.num_classes < 2:
         raise UsageError(
             f"The head {name!r} gives a single score; pour needs one score per class, so at least two: replace it by "
-            "a layer whose first row and bias are zero."
+            "nn.Linear with two rows, zeros and its row, and two biases, 0 and its bias."
         )
     # Raises for a layer of another form.
     _ = head.form
@@ -303,11 +303,15 @@ def _around(model: nn.Module, name: str) -> str:
 
 def _no_linear_layer(model: nn.Module) -> str:
     """Return why a model without a linear layer is refused."""
-    quantised = [name for name, module in model.named_modules() if "quantized" in type(module).__module__]
+    quantised = [
+        name
+        for name, module in model.named_modules()
+        if "quantized" in type(module).__module__ and "Packed" not in type(module).__name__
+    ]
     if quantised:
         problem = f"The model is quantised ({quantised[-1]} is a {type(model.get_submodule(quantised[-1])).__name__})"
         return f"{problem}; forget with the floating-point model and quantise the result."
-    return "The model has no linear layer or 1x1 convolution that could be its head. " + _END_IN_A_HEAD
+    return "The model has no linear layer or 1x1 convolution that could be its head; " + _END_IN_A_HEAD
 
 
 def _proved(model: nn.Module, head: Head, example: Example | None, *, is_recorded: bool) -> Head:
@@ -320,7 +324,7 @@ def _proved(model: nn.Module, head: Head, example: Example | None, *, is_recorde
     if not structure_proves(model, head.names, named=True):
         raise UsageError(
             f"The code of the model does not prove that its scores are the output of {head.names!r}; "
-            f"{_REMEDY}{_advice(model)}"
+            f"{_advice(model) or _REMEDY}"
         )
     return dataclasses.replace(head, found_by=f"{head.found_by}, {_BY_CODE}")
 
@@ -343,7 +347,7 @@ def _proved_candidate(model: nn.Module, place: tuple[str, str] | None, candidate
     layers = _listed(model, listed[-_SHOWN:])
     raise UsageError(
         f"The code of the model does not prove which layer gives its scores; among its linear layers are {layers}; "
-        f"{_REMEDY}{_advice(model)}"
+        f"{_advice(model) or _REMEDY}"
     )
 
 
@@ -372,7 +376,7 @@ def _verified_candidate(
             _checked(model, head.name, _VERIFIED)
         layers = _listed(model, [head.name for head in heads][-_SHOWN:])
         problem = f"No linear layer gives as many scores as the model; its linear layers are {layers}"
-        raise UsageError(f"{problem}. {_advice(model).strip() or _END_IN_A_HEAD}")
+        raise UsageError(f"{problem}; {_advice(model) or _END_IN_A_HEAD}")
     together = None if giving else _together(model, fitting, example)
     if together is not None:
         return together
@@ -383,7 +387,7 @@ def _verified_candidate(
     fitting = [head for head in fitting if head.num_classes > 1]
     layers, has = _listed(model, [head.name for head in fitting]), "have" if len(fitting) > 1 else "has"
     problem = f"No linear layer gives the model's scores, although {layers} {has} as many outputs"
-    raise UsageError(f"{problem}. {_changed_scores(model, fitting[-1], example)}")
+    raise UsageError(f"{problem}; {_advice(model) or _changed_scores(model, fitting[-1], example)}")
 
 
 def _together(model: nn.Module, heads: Sequence[Head], example: Example) -> Head | None:
@@ -416,7 +420,7 @@ def _verify(model: nn.Module, head: Head, example: Example) -> None:
     output = run_on(model, example)
     if not fits(head, output):
         problem = f"The head {head.names!r} gives {head.num_classes} scores, but the model another number"
-        raise UsageError(f"{problem}; name the layer that gives its scores with head=.")
+        raise UsageError(f"{problem}; {_advice(model) or 'name the layer that gives its scores with head=.'}")
     # An existing projector is not moved to another layer.
     layers = [] if isinstance(head.module, ProjectedHead) or head.beside else list(model.named_modules())
     others = [Head(name, module) for name, module in layers if is_head_layer(module) and module is not head.layer]
@@ -434,7 +438,7 @@ def _verify(model: nn.Module, head: Head, example: Example) -> None:
         problem = f"The model averages the scores of {len(together.each)} heads, {together.names}"
         raise UsageError(f"{problem}; name them all with head={together.names.split(',')}.")
     problem = f"The model's scores are not the output of its head {head.name!r}"
-    raise UsageError(f"{problem}. {_changed_scores(model, head, example)}")
+    raise UsageError(f"{problem}; {_changed_scores(model, head, example)}")
 
 
 def _changed_scores(model: nn.Module, head: Head, example: Example) -> str:
@@ -443,18 +447,18 @@ def _changed_scores(model: nn.Module, head: Head, example: Example) -> str:
     behind = ", ".join(f"{name} ({type(model.get_submodule(name)).__name__})" for name in later[:_SHOWN])
     if not behind:
         return _END_IN_A_HEAD
-    return f"Behind {head.name!r} run {behind}; put nn.Identity in the place of those that change the scores."
+    return f"behind it run {behind}: put nn.Identity in the place of those that change the scores."
 
 
 def _advice(model: nn.Module) -> str:
-    """Return the remedy for a network of a library whose last layer is no head, with a space in front, or ''."""
+    """Return the remedy for a network of a library whose last layer is no head, or ''."""
     segmentation = getattr(model, "segmentation_head", None)
     last = next(iter(segmentation), None) if isinstance(segmentation, nn.Sequential) else None
     if not isinstance(last, nn.Conv2d) or is_head_layer(last):
         return ""
     kernel = "x".join(map(str, last.kernel_size))
     return (
-        f" Its last layer, segmentation_head.0, is a {kernel} convolution, and forgetting needs a 1x1 convolution: put "
+        f"its last layer, segmentation_head.0, is a {kernel} convolution: put "
         f"nn.Conv2d({last.in_channels}, {last.out_channels}, 1) in its place and train it, or take DeepLabV3Plus, FPN, "
         "Linknet or Segformer."
     )

@@ -51,7 +51,7 @@ def run_on(model: nn.Module, example: Example, *, weights: Mapping[str, Tensor] 
     if isinstance(example, Tensor) and not example.numel():
         raise UsageError("example= has no images; give a small batch.")
     kwargs = dict(example) if isinstance(example, Mapping) else {}
-    args = () if isinstance(example, Mapping) else example if isinstance(example, tuple) else (example,)
+    args = () if isinstance(example, Mapping) else tuple(example) if isinstance(example, tuple | list) else (example,)
     try:
         # Tensors made in inference mode, which a model may keep, could not be trained on later.
         with evaluating(model), torch.inference_mode(mode=False), torch.no_grad():
@@ -60,6 +60,8 @@ def run_on(model: nn.Module, example: Example, *, weights: Mapping[str, Tensor] 
         if isinstance(error, UsageError):
             raise
         advice = input_advice(model, example) if isinstance(example, Tensor) else None
+        if len(args) == 2 and isinstance(args[1], Tensor) and not args[1].is_floating_point() and args[1].ndim < 2:
+            advice = "it contains images and labels, so give the images alone"
         raise CannotRunError(example, first_line(error), advice) from error
 
 
