@@ -94,6 +94,15 @@ def test_no_model_file_causes_an_import(inside, tmp_path, monkeypatch, arch, fro
     assert "evil" not in sys.modules
 
 
+def test_no_experiment_causes_an_import(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("open('imported', 'w').close()\n")
+    (tmp_path / "mine.toml").write_text('base = "digits"\narchitecture = "evil.py:f"\n')
+    sentence = complaint(here("bench", "mine.toml", "--out", tmp_path / "runs"))
+    assert "'evil.py:f' of the user's own code, which no file may import" in sentence
+    assert not (tmp_path / "imported").exists()
+
+
 @pytest.mark.usefixtures("inside")
 def test_messages_about_architectures_lead_to_the_page(tmp_path):
     out = ["--method", "pour-p", "--forget", 3, "--data", "digits.npz", "--out", tmp_path / "f.safetensors"]

@@ -15,6 +15,7 @@ from pour._records import Json, Option, convert, read, record
 from pour.bench.columns import TableLayout, find_column
 from pour.bench.rows import Row, Variant, expand_rows, read_options
 from pour.errors import UsageError, nearest_name
+from pour.models.networks.user_network import is_user_network
 from pour.training.recipes import RECIPES, Recipe, get_recipe
 from pour.training.tasks.task import get_task, setting_names
 
@@ -93,6 +94,11 @@ class Experiment(_Keys):
             find_column(key)
         if min(self.seeds) < 0:
             raise UsageError(f"A seed must not be negative, but is {min(self.seeds)}.")
+        if is_user_network(self.architecture):
+            raise UsageError(
+                f"The experiment {self.name} has the network {self.architecture!r} of the user's own code, which no "
+                "file may import; take one of pour models, or use pour train, unlearn and audit with --arch."
+            )
         self.get_task()
 
     def get_task(self) -> Task[Any, Any]:
