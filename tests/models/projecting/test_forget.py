@@ -418,7 +418,7 @@ def test_the_head_is_found_on_the_data_of_means(once: bool) -> None:
     with pytest.raises(UsageError, match=r"not the output of '1'|'1' gives 6 scores"):
         forget(model, [0], direction="means", data=batches, head="1")
     with pytest.raises(UsageError, match=r"cannot run on images of shape \(5, 2, 2, 2\)"):
-        forget(model, [0], direction="means", data=[(torch.rand(5, 2, 2, 2), torch.zeros(5))])
+        forget(model, [0], direction="means", data=[(torch.rand(5, 2, 2, 2), torch.zeros(5).long())])
 
 
 def test_centred_means_need_more_than_the_forgotten_class() -> None:
