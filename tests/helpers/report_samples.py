@@ -10,7 +10,8 @@ from pour.auditing import AuditedData, AuditedModel, AuditReport, Discrepancy, L
 from pour.auditing.pictures import Pictures
 from pour.metrics.catalogue import list_metrics
 from pour.models.history import HistoryEntry
-from pour.report import Embedding, FigureSection
+from pour.report import FigureSection
+from pour.report.page.feature_map import Embedding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,9 +17,10 @@ from report_samples import SVG, sample_embedding, sample_figures, sample_history
 from pour.auditing import Line, Reading
 from pour.errors import UsageError
 from pour.metrics import list_metrics
-from pour.report import Embedding, FigureSection, ReportedRun, write_report
+from pour.report import FigureSection, ReportedRun, write_report
 from pour.report.page.cells import VERDICTS, count_verdicts, strip_of
 from pour.report.page.facts import access_of, forgotten_words
+from pour.report.page.feature_map import Embedding
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from PIL import Image
 from report_samples import sample_embedding, sample_report
 
 from pour.errors import UsageError
-from pour.report import Embedding
+from pour.report.page.feature_map import Embedding
 from pour.report.page.sprites import encode_png, sheet_of, thumbnails
 
 
