@@ -21,6 +21,8 @@ __all__ = ["atomic_path", "existing_file", "refuse_to_overwrite", "write_text"]
 def existing_file(path: str | os.PathLike[str], kind: str = "file") -> Path:
     """Return ``path``. Raise UsageError if there is no such file."""
     file = Path(path)
+    if file.is_dir():
+        raise UsageError(f"{file} is a folder; give the name of a {kind}.")
     if not file.is_file():
         raise UsageError(f"There is no {kind} {file}; check the path.")
     return file

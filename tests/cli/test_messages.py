@@ -55,3 +55,8 @@ def test_no_color_removes_every_style(arguments, monkeypatch):
     assert "\x1b[1" in here(*arguments).stdout
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in here(*arguments).stdout
+
+
+def test_a_folder_is_no_missing_file(tmp_path):
+    with pytest.raises(pour.UsageError, match=r"is a folder; give the name of a file\.$"):
+        pour.load(tmp_path)

@@ -68,17 +68,17 @@ def main() -> None:
         _complain(f"{error.filename or 'The work'} failed: {error.strerror or error}.")
         sys.exit(1)
     except KeyboardInterrupt:
-        _complain("Interrupted before the work began; start the same command again.")
+        _complain(_Command.interruption)
         sys.exit(_INTERRUPTED)
+    except SystemExit as ended:
+        # Typer ends an interrupted command without a message.
+        if ended.code == _INTERRUPTED:
+            _complain(_Command.interruption)
+        raise
 
 
 def make_app(arguments: list[str]) -> typer.Typer:
     """Return the application, with the flags of the method that ``arguments`` name."""
-    if os.environ.get("NO_COLOR"):
-        # Typer makes its own consoles for help and errors.
-        from typer import rich_utils
-
-        rich_utils.COLOR_SYSTEM = None
     app = typer.Typer(
         name="pour",
         help="Make a trained vision model forget classes, and prove how well it did. In five minutes: pour demo, "
@@ -102,9 +102,10 @@ class _Command(TyperCommand):
     """Command whose errors and warnings name its flags, where the library names arguments."""
 
     running: ClassVar[_Command | None] = None
+    interruption: ClassVar[str] = "Interrupted before the work began; start the same command again."
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Print what it leaves if it is interrupted."""
+        """Run the command. Note what it leaves if it is interrupted."""
         started = time.time()
         _Command.running = self
         try:
@@ -113,7 +114,7 @@ class _Command(TyperCommand):
             error.args = (in_flags(str(error), flags_of(self)),)
             raise
         except KeyboardInterrupt as error:
-            _complain(after_interruption(str(self.name), ctx.params, started))
+            _Command.interruption = after_interruption(str(self.name), ctx.params, started)
             raise typer.Exit(_INTERRUPTED) from error
         finally:
             _Command.running = None
