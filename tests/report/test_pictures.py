@@ -105,6 +105,7 @@ def test_an_audit_keeps_pictures_only_on_request(digits_original: nn.Module, tmp
     assert 'id="embedding-data"' not in page
 
 
+@pytest.mark.slow
 def test_inputs_of_a_loader_have_a_map_without_pictures(digits_original: nn.Module) -> None:
     splits = DIGITS["data"].splits
     loaders = {
