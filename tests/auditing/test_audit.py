@@ -163,6 +163,7 @@ def test_the_untouched_original_leaks(digits_original, digits_retrained, digits_
         unlearned=digits_original,
         retrained=[digits_retrained, digits_retrained_second],
         data=digits_splits,
+        reference=True,
         **QUIET,
     )
     for name in ("acc_f", "acc_tf", "aus", "cka_f_o", "rus_o", "rus_r", "probe_linear", "discrepancy_mmd"):
@@ -362,7 +363,13 @@ def test_two_forgotten_classes(digits, digits_original, digits_retrained):
     splits = Splits.of(digits, ["3", "8"])
     unlearned = pour.forget(digits_original, classes=["3", "8"])
     report = audit(
-        original=digits_original, unlearned=unlearned, retrained=digits_retrained, data=splits, epsilon=10.0, **QUIET
+        original=digits_original,
+        unlearned=unlearned,
+        retrained=digits_retrained,
+        data=splits,
+        epsilon=10.0,
+        trusted=True,
+        **QUIET,
     )
     assert report.data.forgotten_names == ("3", "8")
     turned = audit(original=digits_original, unlearned=unlearned, data=Splits.of(digits, ["8", "3"]), **QUIET)
@@ -412,6 +419,7 @@ def test_models_with_scores_for_other_numbers_of_classes_are_compared(digits_spl
         unlearned=pour.forget(original, classes=["3"]),
         retrained=retrained,
         data=digits_splits,
+        trusted=True,
         **QUIET,
     )
     assert 0 <= report.value("answers_r") <= 1
@@ -426,7 +434,7 @@ def test_layers_of_a_network_without_parts(digits_splits):
         def forward(self, images):
             return self.model(images.flatten(1))
 
-    report = audit(original=One(), unlearned=One(), data=digits_splits, layers=True, **QUIET)
+    report = audit(original=One(), unlearned=One(), data=digits_splits, layers=True, trusted=True, **QUIET)
     assert {found.rows for found in report.layers} == {("model",)}
 
 
@@ -436,11 +444,18 @@ def test_models_that_are_not_what_they_are_given_as_are_told(digits_original, di
         unlearned=digits_original,
         retrained=pour.models.copy_and_swap.copy_model(digits_original),
         data=digits_splits,
+        trusted=True,
         **QUIET,
     )
     assert any("the retrained model recognises 100.0% of the forgotten training" in note for note in untouched.notes)
     other = pour.forget(digits_original, classes=["5"])
-    asked = {"original": digits_original, "retrained": digits_retrained, "data": digits_splits, **QUIET}
+    asked = {
+        "original": digits_original,
+        "retrained": digits_retrained,
+        "data": digits_splits,
+        "trusted": True,
+        **QUIET,
+    }
     assert audit(unlearned=other, **asked).notes == (
         "the unlearned model's history has no request to forget 3",
         "the unlearned model was made to forget 5 as well, whose images count as retained here; audit all of its "
@@ -468,15 +483,16 @@ def test_heads_are_found_on_the_images_of_the_data(digits_splits):
         "retrained": [nn.Sequential(dense(1), nn.Identity()), nn.Sequential(dense(2), nn.LogSoftmax(dim=1)).half()],
     }
     relearning = Relearning(steps=(0, 1))
-    report = audit(**models, data=digits_splits, relearn=relearning, layers=True, **QUIET)
+    untrained = {"trusted": True, **QUIET}
+    report = audit(**models, data=digits_splits, relearn=relearning, layers=True, **untrained)
     assert report.value("acc_f") == 0
     # The encoder of the original and the unlearned model is the same.
     assert report.value("cka_f_o", "raw") == pytest.approx(1)
     assert len(report.relearning) == 4
     assert {entry.reference for entry in report.layers} == {"original", "retrained"}
     del models["retrained"]
-    named = audit(**models, data=digits_splits, head="3", **QUIET)
-    assert audit(**models, data=digits_splits, **QUIET) == named
+    named = audit(**models, data=digits_splits, head="3", **untrained)
+    assert audit(**models, data=digits_splits, **untrained) == named
 
 
 def test_a_head_that_does_not_give_the_scores_is_not_audited(digits_splits):

@@ -15,6 +15,7 @@ from pour.auditing.processes import audit_device, is_first_process, join_process
 from pour.auditing.relearning import Relearning
 from pour.data.samples import is_indexed
 from pour.errors import UsageError
+from pour.inspection.preflight import check_audit
 from pour.models.check_data import check_data
 from pour.models.head import find_head
 from pour.models.head_on_images import FEW_IMAGES, head_on_images
@@ -56,6 +57,9 @@ def audit(
     cache_unlearned: bool = False,
     head: str | Sequence[str] | None = None,
     example: Example | None = None,
+    force: bool = False,
+    reference: bool = False,
+    trusted: bool = False,
     seed: int = 0,
     device: str | torch.device | None = None,
     precision: Precision | None = None,
@@ -87,6 +91,9 @@ def audit(
         head: Dotted name of the models' head, or names of several heads whose scores they average, if they cannot be
             found.
         example: Small batch of inputs on which the heads are found; by default samples of the data.
+        force: Only warn if models, data and classes contradict each other. The notes of the report keep the warning.
+        reference: The unlearned model is the original or a retrained model on purpose, as in the row of a reference.
+        trusted: Do not check models and data, because the caller made them, as a grid does.
         seed: Fixes the choice of samples and folds.
         device: Device of the computation; by default the GPU if there is one.
         precision: Precision of the networks, fp32 (the default) or bf16. Metrics are computed in float64.
@@ -126,6 +133,18 @@ def audit(
             audited.splits(step)
     if cache is not None:
         audited.indexed("The cache names its files after the samples")
+    notes: tuple[str, ...] = ()
+    if not trusted:
+        notes = check_audit(
+            models,
+            audited.samples,
+            task=audited.task,
+            classes=audited.forgotten,
+            names=audited.classes,
+            run=run,
+            force=force,
+            reference=reference,
+        )
     join_processes()
     if one_of_several():
         audited.indexed("Each of several processes reads its share of the samples")
@@ -142,6 +161,7 @@ def audit(
         epsilon=epsilon,
         cache=None if cache is None else Path(cache),
         cache_unlearned=cache_unlearned,
+        notes=list(notes),
     )
     return auditor.report(progress=progress and is_first_process())
 

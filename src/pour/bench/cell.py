@@ -233,6 +233,7 @@ class CellWorker:
             data=self._shared.dataset,
             classes=list(key.forget),
             cache=self._shared.out / CACHE,
+            trusted=True,
             seed=key.seed,
             device=self._shared.device,
             progress=False,

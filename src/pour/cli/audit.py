@@ -15,6 +15,7 @@ from pour.cli.flags import (
     Arch,
     Data,
     Device,
+    Force,
     Mean,
     Overwrite,
     PrecisionFlag,
@@ -70,6 +71,7 @@ def audit(
     device: Device = None,
     precision: PrecisionFlag = None,
     overwrite: Overwrite = False,
+    force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure what an unlearned model still knows; --report writes a page."""
@@ -101,6 +103,7 @@ def audit(
         cache=cache,
         cache_unlearned=cache is not None,
         pictures=report is not None,
+        force=force,
         seed=seed,
         device=device,
         precision=precision,  # type: ignore[arg-type]

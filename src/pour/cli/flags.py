@@ -22,6 +22,7 @@ __all__ = [
     "Data",
     "Device",
     "ExperimentName",
+    "Force",
     "Mean",
     "Out",
     "Overwrite",
@@ -51,6 +52,10 @@ ExperimentName = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.", rich_help_panel=MORE)]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Only warn if models, data and classes contradict each other.", rich_help_panel=MORE),
+]
 Data = Annotated[str, typer.Option(help="Dataset: a name from pour datasets, a folder (FOLDER@SIZE) or FILE.npz.")]
 Root = Annotated[Path | None, typer.Option(help="Data folder; by default POUR_DATA or ~/.cache/pour.")]
 Arch = Annotated[

@@ -125,6 +125,7 @@ def train(
     )
     seconds = time.perf_counter() - started
     described = task.describe(model, dataset, run, without=without or ())
+    task.record_scores(model, described)
     pour.save(model, out, overwrite=overwrite)
     facts = {
         "data": data,

@@ -18,6 +18,7 @@ from pour.cli.flags import (
     Arch,
     Compile,
     Device,
+    Force,
     Mean,
     Out,
     Overwrite,
@@ -74,6 +75,7 @@ def unlearn(
     device: Device = None,
     precision: PrecisionFlag = None,
     overwrite: Overwrite = False,
+    force: Force = False,
     quiet: Quiet = False,
     *,
     options: dict[str, Any],
@@ -92,6 +94,7 @@ def unlearn(
     flags: dict[str, object] = {"--method": method, "--data": data, "--root": root, "--arch": arch}
     flags |= {"--mean": mean, "--std": std, "--num-classes": num_classes, "--recipe": recipe}
     flags |= {"--compile": compile, "--device": device, "--precision": precision}
+    flags |= {"--force": force}
     flags |= {"--text": text, "--concept-part": concept_part}
     _refuse_unread_in_unlearning(bool(concept), flags, options)
     request = None
@@ -123,6 +126,7 @@ def unlearn(
             precision=precision,  # type: ignore[arg-type]
             progress=not quiet,
             compile=compile,
+            force=force,
         )
     # The model is saved first, so that an error in the measurement does not lose it.
     entries = _keep(forgotten, out, overwrite)

@@ -41,6 +41,7 @@ __all__ = [
     "checked_batch",
     "first_batch",
     "is_indexed",
+    "some_batches",
 ]
 
 Batches: TypeAlias = "Iterable[tuple[Tensor, Tensor]]"
@@ -311,6 +312,33 @@ def first_batch(
         raise UsageError("The loader holds no batches; give some images.")
     images, labels = checked_batch(first)
     return images[:count], labels[:count]
+
+
+def some_batches(
+    samples: IndexedSamples | Batches, count: int, size: int, *, loader: object | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield batches of about ``count`` samples: evenly spaced indexed samples, or the first batches of a loader.
+
+    Later readings give the same batches as without this call.
+
+    Args:
+        samples: Samples or batches.
+        count: Number of samples after which no further batch is read.
+        size: Number of indexed samples per batch.
+        loader: Loader whose random generators are restored; by default ``samples``.
+    """
+    if is_indexed(samples):
+        rows = np.unique(np.linspace(0, max(0, len(samples) - 1), min(count, len(samples))).astype(np.int64))
+        yield from samples.take(rows).batches(size, "cpu")
+        return
+    with _undisturbed(samples if loader is None else loader):
+        epoch = getattr(samples, "epoch", None)
+        for batch in epoch(0) if callable(epoch) else samples:
+            inputs, labels = checked_batch(batch)
+            yield inputs, labels
+            count -= len(labels)
+            if count <= 0:
+                return
 
 
 def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:

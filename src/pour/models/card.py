@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Architecture",
     "ModelCard",
+    "Training",
     "architecture",
     "card_of",
     "change_card",
@@ -50,6 +51,20 @@ class Architecture:
     """Whether the network is of the user's own code. Its name is then information, from which nothing is built."""
 
 
+@record()
+class Training:
+    """Record of the training of a model."""
+
+    dataset: str
+    """Name of the dataset."""
+    left_out: tuple[int, ...] = ()
+    """Indices of the classes whose samples were left out."""
+    accuracy: Mapping[str, float] = field(default_factory=dict)
+    """Accuracy by split."""
+    class_accuracy: tuple[float | None, ...] = ()
+    """Accuracy on the test samples of each class; None for a class without samples."""
+
+
 @dataclass(frozen=True)
 class ModelCard:
     """Facts about a model that its weights do not contain."""
@@ -59,6 +74,8 @@ class ModelCard:
     architecture: Architecture | None = None
     head: str | None = None
     """Dotted name of the head, or names of several joined by commas. None if it is to be found by its place."""
+    training: Training | None = None
+    """Record of the training, if pour trained the model."""
 
 
 def card_of(model: nn.Module) -> ModelCard:

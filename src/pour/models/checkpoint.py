@@ -86,6 +86,7 @@ def save(
         digest=digest(state),
         pour_version=__version__,
         head=cards.card_of(model).head,
+        training=cards.card_of(model).training,
     )
     with atomic_path(target) as temporary:
         write_file(temporary, stored, header)
@@ -142,6 +143,7 @@ def load(
             class_names=header.class_names,
             architecture=header.architecture,
             head=header.head or cards.card_of(result).head,
+            training=header.training,
         )
     return result.to(device).eval() if device is not None else result.eval()
 

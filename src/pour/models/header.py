@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from pour._io import existing_file
 from pour._records import decode, encode, record
 from pour.errors import UsageError
-from pour.models.card import Architecture
+from pour.models.card import Architecture, Training
 from pour.models.history import HistoryEntry
 from pour.models.projecting.projected_head import ForgottenLogit
 from pour.models.state import open_safetensors
@@ -59,6 +59,8 @@ class Header:
     pour_version: str
     head: str | None = None
     """Dotted name of the head, if the model's card has it."""
+    training: Training | None = None
+    """Record of the training of the original, if pour trained it."""
     format_version: int = 1
 
 

@@ -46,6 +46,8 @@ class HistoryEntry:
     """Loss of each logged step."""
     log: tuple[Mapping[str, int | AnyFloat], ...] = field(default=(), repr=False)
     """Other values that the method logged, each with its step, such as learning rates and accuracies."""
+    notes: tuple[str, ...] = ()
+    """Doubts about the model and the data in spite of which the step was made."""
     version: str = field(default=__version__, repr=False)
     """Version of pour that made the step."""
 

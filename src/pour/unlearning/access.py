@@ -9,14 +9,14 @@ import torch
 
 from pour.data.dataset import ImageSplit, join_splits
 from pour.data.draws import rows_per_class
-from pour.data.samples import as_samples, checked_batch, first_batch, is_indexed
+from pour.data.samples import as_samples, checked_batch, first_batch, is_indexed, some_batches
 from pour.errors import UsageError, warn
 from pour.models.tap import to_unit
 from pour.training.loop import Epochs, as_epochs, is_epochs
 from pour.unlearning.user_batches import LabelRule, MixedBatches, UserBatches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from torch import Tensor
 
@@ -137,6 +137,11 @@ class Images:
         loader = self._source.batches if isinstance(self._source, UserBatches) else self._source
         limit = min(count, _FEW_SCENES) if is_pixelwise(self._source) else count
         return first_batch(self._source, limit, loader=loader)[0]
+
+    def some(self, count: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield batches of about ``count`` images without augmentation; see :func:`pour.data.samples.some_batches`."""
+        loader = self._source.batches if isinstance(self._source, UserBatches) else self._source
+        return some_batches(self._source, count, size, loader=loader)
 
     def check_unit(self, method: str) -> None:
         """Warn if the first images are floats outside of [0, 1], which is the range that ``method`` needs."""

@@ -11,6 +11,7 @@ import torch
 
 from pour.data.classes import resolve_classes
 from pour.errors import UsageError, nearest_name, warn
+from pour.inspection.preflight import check_request
 from pour.models import card as cards
 from pour.models.check_data import check_data
 from pour.models.copy_and_swap import copy_model
@@ -30,7 +31,7 @@ from pour.unlearning.registry import get_method, list_methods
 from pour.unlearning.request import ForgetRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from torch import nn
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from pour.training.recipes import Recipe
     from pour.training.run import Precision
     from pour.training.tasks.task import Dataset, Task
-    from pour.unlearning.request import Granted
+    from pour.unlearning.request import Granted, Need
 
 __all__ = ["carry_out", "make_method", "request_of", "unlearn"]
 
@@ -122,6 +123,7 @@ def unlearn(
     compile: bool = False,
     head: str | Sequence[str] | None = None,
     example: Example | None = None,
+    force: bool = False,
     **options: Any,
 ) -> nn.Module:
     """Return a copy of ``model`` that has forgotten some classes; ``model`` itself is never changed.
@@ -148,10 +150,15 @@ def unlearn(
         head: Dotted name of the head, or names of several heads whose scores the model averages, if they are not found
             automatically. The result remembers them.
         example: Small batch of inputs on which to find and verify the head; by default images of the request.
+        force: Only warn if the original does not recognise the classes to forget, or was trained without them. The
+            history keeps the warning.
         options: Options of the method, if it is given by name.
 
     Returns:
         The unlearned model in evaluation mode. :func:`pour.history` lists its requests.
+
+    Raises:
+        UsageError: The model, the request and the method do not fit together.
 
     Example:
         >>> import torch, pour
@@ -174,7 +181,7 @@ def unlearn(
     else:
         method = make_method(method, **options)
     run = Run(seed=seed, device=device, precision=precision, progress=progress, compile=compile)
-    return carry_out(model, request, method, run, head=head, example=example)
+    return carry_out(model, request, method, run, head=head, example=example, force=force)
 
 
 def carry_out(
@@ -185,8 +192,12 @@ def carry_out(
     *,
     head: str | Sequence[str] | None = None,
     example: Example | None = None,
+    force: bool | None = None,
 ) -> nn.Module:
-    """Call :func:`unlearn` with a method and a run. The result does not contain earlier log entries of the run."""
+    """Call :func:`unlearn` with a method and a run. The result does not contain earlier log entries of the run.
+
+    Without ``force`` the original is not checked, because the caller has trained it.
+    """
     if not isinstance(request, ForgetRequest):
         raise UsageError(
             f"A request is needed (pour.ForgetRequest), not a {type(request).__name__}; make one of splits with "
@@ -221,6 +232,7 @@ def carry_out(
     )
     granted.check()
     without_effect = _without_effect(method, granted)
+    notes = () if force is None else _check_original(original, granted, classes, names or (), run, force=force)
 
     started = time.perf_counter()
     entries = len(history(original))
@@ -262,9 +274,19 @@ def carry_out(
                 seconds=time.perf_counter() - started,
                 losses=tuple(entry["loss"] for entry in run.history if "loss" in entry),
                 log=tuple(entry for entry in run.history if "loss" not in entry),
+                notes=notes,
             ),
         )
     return result
+
+
+def _check_original(
+    model: nn.Module, granted: Granted, classes: Collection[int], names: Sequence[str], run: Run, *, force: bool
+) -> tuple[str, ...]:
+    """Check that ``model`` recognises images of the request; return the notes."""
+    needs: tuple[Need, ...] = ("forget", "retain")
+    sides = [getattr(granted, need) for need in needs if granted.has(need)]
+    return check_request(model, [side.some for side in sides], classes=classes, names=names, run=run, force=force)
 
 
 def _head(

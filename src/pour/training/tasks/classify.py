@@ -15,6 +15,7 @@ from pour.data.registry import is_segmentation, load_dataset
 from pour.data.splits import Part
 from pour.errors import UsageError
 from pour.geometry.collapse import neural_collapse
+from pour.models.card import Training, change_card
 from pour.models.head import find_head
 from pour.models.networks.pretrained import read_weights
 from pour.models.networks.registry import build_model
@@ -73,6 +74,9 @@ class Images(Task[ImageDataset, ImageSplit]):
         counts[torch.arange(n, device=scores.device), labels, scores.argmax(dim=1)] = 1
         return counts
 
+    def judged(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return labels, scores.argmax(dim=1), torch.arange(len(labels), device=labels.device)
+
     def request_data(
         self, arch: str, dataset: ImageDataset, classes: tuple[int, ...], train: ImageSplit
     ) -> dict[str, Any]:
@@ -88,13 +92,14 @@ class Images(Task[ImageDataset, ImageSplit]):
     def describe(
         self, model: nn.Module, dataset: ImageDataset, run: Run, *, without: ClassRequest = ()
     ) -> dict[str, Any]:
-        """Return the accuracy on every split and Neural Collapse on the training images, ready for JSON.
+        """Return the accuracy by split and by test class, and Neural Collapse on training images, ready for JSON.
 
         Images of the classes in ``without`` count as ``forgotten`` only.
         """
         forgotten = self.left_out(dataset, without)
         accuracy: dict[str, float] = {}
         collapse: dict[str, float | None] = {}
+        by_class: tuple[float | None, ...] = ()
         for name, split in dataset.splits.items():
             tapped = extract_features(model, self.batches(split, run), device=run.torch_device)
             is_right = tapped.scores.argmax(dim=1) == tapped.labels
@@ -102,13 +107,16 @@ class Images(Task[ImageDataset, ImageSplit]):
             accuracy[name] = is_right[~is_forgotten].double().mean().item()
             if forgotten:
                 accuracy[f"{name}_forgotten"] = is_right[is_forgotten].double().mean().item()
+            if name == "test":
+                parts = [is_right[tapped.labels == label].double() for label in range(dataset.num_classes)]
+                by_class = tuple(part.mean().item() if len(part) else None for part in parts)
             if name == "train":
                 head = find_head(model)
                 weight = head.weight.to(tapped.features.device)
                 bias = None if head.bias is None else head.bias.to(weight.device)
                 features, labels = tapped.features[~is_forgotten], tapped.labels[~is_forgotten]
                 collapse = neural_collapse(features, labels, weight, bias).to_dict()
-        return {"accuracy": accuracy, "neural_collapse": collapse}
+        return {"accuracy": accuracy, "class_accuracy": by_class, "neural_collapse": collapse}
 
     def summary(self, described: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         return ("split", "accuracy"), [(name, f"{value:.2%}") for name, value in described["accuracy"].items()]
@@ -181,7 +189,9 @@ class Classify(Images):
         self, dataset: ImageDataset, recipe: Recipe, run: Run, arch: str, without: ClassRequest
     ) -> tuple[nn.Module, TrainingLog]:
         """Train the head on the features of the frozen backbone."""
-        return self._backbone(arch, dataset).train_head(recipe, run, without=without)
+        model, log = self._backbone(arch, dataset).train_head(recipe, run, without=without)
+        change_card(model, training=Training(dataset=dataset.name, left_out=self.left_out(dataset, without)))
+        return model, log
 
     def save(self, model: nn.Module, path: Path, dataset: ImageDataset, arch: str) -> None:
         if self.freeze_backbone:

@@ -69,6 +69,7 @@ class Match(Images):
 
     name: ClassVar[str] = "match"
     metrics: ClassVar[tuple[str, ...]] = ("acc_r", "acc_f", "rus_o")
+    knows_unseen: ClassVar[bool] = True
 
     text: str | None = None
     """File of text embeddings, by default the sentence encoder. A pretrained network has its own text encoder."""

@@ -120,6 +120,12 @@ class Segment(Task[SegmentationDataset, Scenes]):
         answers = zip(scores.argmax(dim=1), labels, strict=True)
         return torch.stack([pixel_confusion(answer, truth, scores.shape[1]) for answer, truth in answers])
 
+    def judged(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return one answer per labelled pixel."""
+        samples, *places = ((labels >= 0) & (labels != IGNORED)).nonzero(as_tuple=True)
+        pixels = (samples, *places)
+        return labels[pixels], scores.argmax(dim=1)[pixels], samples
+
     def draw(self, samples: Any, classes: Collection[int], seed: int) -> Tensor:
         """Keep at most ``pixels`` pixels of the forgotten and of the retained classes.
 
@@ -210,8 +216,17 @@ class Segment(Task[SegmentationDataset, Scenes]):
                 "mean_iou": float(iou.nanmean()),
                 "iou": dict(zip(dataset.classes, [None if math.isnan(x) else x for x in iou.tolist()], strict=True)),
                 "accuracy": float(confusion.diagonal().sum() / confusion.sum()),
+                "class_accuracy": [
+                    float(right / total) if total else None
+                    for right, total in zip(confusion.diagonal(), confusion.sum(dim=1), strict=True)
+                ],
             }
         return {"segmentation": scores}
+
+    def recorded_scores(self, described: Mapping[str, Any]) -> dict[str, Any]:
+        splits = described["segmentation"]
+        accuracy = {name: scores["accuracy"] for name, scores in splits.items()}
+        return {"accuracy": accuracy, "class_accuracy": tuple(splits["test"]["class_accuracy"])}
 
     def summary(self, described: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         splits = described["segmentation"]

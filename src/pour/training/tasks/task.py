@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from pour._plug_ins import load_plug_ins
 from pour._records import decode, record
 from pour.data.splits import hold_out
 from pour.errors import UsageError, warn
-from pour.models.card import change_card, set_class_names
+from pour.models.card import Training, card_of, change_card, set_class_names
 from pour.models.checkpoint import load, save
 from pour.models.head_on_images import FEW_IMAGES, head_on_images
 from pour.models.modes import evaluating
@@ -129,6 +129,8 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
 
     An audit can then also probe the features and attack the training samples. Otherwise it reads only test samples.
     """
+    knows_unseen: ClassVar[bool] = False
+    """Whether a model can recognise classes that it was not trained on, as from their texts."""
     unit: ClassVar[str] = "image"
     """Noun for the labelled unit: ``image`` or ``pixel``."""
 
@@ -207,6 +209,13 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
 
         An image has one answer, a scene one per pixel. Intervals resample the first dimension, which counts samples.
         """
+
+    def judged(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return the true class, the predicted class and the index of the sample of each labelled unit.
+
+        None, the default, if a unit can have several answers. Such models are not compared with chance.
+        """
+        return None
 
     def draw(self, samples: Any, classes: Collection[int], seed: int) -> Tensor | None:
         """Return labels that are void except where an audit keeps feature vectors. None keeps all of them."""
@@ -386,7 +395,9 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
         )
         few = samples.take(np.arange(min(_FEW, len(samples))))
         check_sound(model, next(iter(self.batches(few, run)))[0])
-        return self.finish(model, dataset, arch), log
+        result = self.finish(model, dataset, arch)
+        change_card(result, training=Training(dataset=dataset.name, left_out=left_out))
+        return result, log
 
     def train_quickly(
         self, dataset: DatasetT, recipe: Recipe, run: Run, arch: str, without: ClassRequest
@@ -411,6 +422,17 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
     @abstractmethod
     def describe(self, model: nn.Module, dataset: DatasetT, run: Run, *, without: ClassRequest = ()) -> dict[str, Any]:
         """Return the scores of a trained model on every split, ready for JSON."""
+
+    def record_scores(self, model: nn.Module, described: Mapping[str, Any]) -> None:
+        """Write what :meth:`describe` found to the card of a trained model, for the checks of its later use."""
+        training = card_of(model).training
+        if training is not None:
+            change_card(model, training=replace(training, **self.recorded_scores(described)))
+
+    def recorded_scores(self, described: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``accuracy`` by split and ``class_accuracy`` on the test split of :meth:`describe`, if it has them."""
+        names = ("accuracy", "class_accuracy")
+        return {name: described[name] for name in names if name in described}
 
     @abstractmethod
     def summary(self, described: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -1,0 +1,59 @@
+"""The rates of docs/audit.md: broken set-ups that are refused for the right cause, and sound ones that are not."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+import pytest
+from preflight_setups import BROKEN, Draw
+
+from pour.inspection.findings import PreflightError
+
+SEED = 1
+"""The checks were developed on the set-ups of seed 0."""
+
+
+class PassedError(Exception):
+    """The audit was not refused."""
+
+
+def cause_of(set_up: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[str | None, str]:
+    """Return the cause for which a set-up was refused, and the sentence."""
+
+    def passed(**options: Any) -> None:
+        raise PassedError
+
+    monkeypatch.setattr(importlib.import_module("pour.auditing.audit"), "Auditor", passed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            set_up.run()
+        except PreflightError as error:
+            return error.finding.cause, str(error)
+        except PassedError:
+            pass
+    return None, ""
+
+
+def outcomes(kind: str, seed: int, count: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, str | None, str]]:
+    draw = Draw(seed)
+    drawn = [getattr(draw, kind)() for _ in range(count)]
+    return [(set_up, *cause_of(set_up, monkeypatch)) for set_up in drawn]
+
+
+@pytest.mark.slow
+def test_broken_set_ups_are_refused_for_the_right_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = outcomes("broken", SEED, 100, monkeypatch)
+    wrong = [f"{set_up.title}: {cause} {sentence}" for set_up, cause, sentence in found if cause != set_up.cause]
+    assert {set_up.family for set_up, *_ in found} == set(BROKEN)
+    assert len(wrong) <= 5, "\n".join(wrong)
+
+
+@pytest.mark.slow
+def test_sound_set_ups_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = [
+        f"{set_up.title}: {sentence}" for set_up, cause, sentence in outcomes("sound", SEED, 100, monkeypatch) if cause
+    ]
+    assert len(refused) <= 1, "\n".join(refused)
