@@ -212,6 +212,7 @@ def test_an_audit_traces_the_head(digits_splits: Splits) -> None:
         example=torch.zeros(1, 1, 8, 8),
         device="cpu",
         progress=False,
+        trusted=True,
     )
     assert report.value("acc_f") == 0
 

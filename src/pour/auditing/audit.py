@@ -109,7 +109,7 @@ def audit(
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
         >>> forgotten = pour.forget(model, classes=[3])
         >>> report = audit(original=model, unlearned=forgotten, data=pour.load_dataset("digits"), classes=["3"],
-        ...                device="cpu", progress=False)
+        ...                device="cpu", progress=False, trusted=True)
         >>> report.value("acc_f"), report.line("acc_f").verdict
         (0.0, 'no reference')
     """

@@ -71,7 +71,11 @@ def check_request(
     """
     findings = list(doubts_on_training(model, classes, names))
     if sources and (force or not findings):
-        images, labels = next(sources[0](1, 1))
+        first = next(sources[0](1, 1), None)
+        if first is None:
+            # The method refuses a loader without batches.
+            return settle(findings, force=force)
+        images, labels = first
         task = get_task(task_of_labels(labels))
         most, size = enough(images[0]), min(_BATCH, task.batch_size(run))
         groups = zip_longest(*(source(most, size) for source in sources))
