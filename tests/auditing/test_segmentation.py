@@ -227,7 +227,7 @@ def test_bf16_runs_and_is_close(data) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(data, changes, words) -> None:
-    options = {"original": network(0), "unlearned": network(0), "data": data, "classes": ["car"]} | changes
+    options = {"original": network(0), "unlearned": network(1), "data": data, "classes": ["car"]} | changes
     with pytest.raises(UsageError, match=words):
         audit(**options, **QUIET)
 

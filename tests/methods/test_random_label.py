@@ -52,7 +52,7 @@ def test_labels_are_uniform_over_the_classes_that_may_be_drawn(drawn: list[np.nd
         ([FORGOTTEN, 0], {"different": True}),
     ):
         request = ForgetRequest(classes=forgotten, forget=split)
-        unlearn(tiny_net(), "random-label", request, steps=1, **options)
+        unlearn(tiny_net(), "random-label", request, force=True, steps=1, **options)
         answers = [label for label in range(CLASSES) if not options or label not in forgotten]
         expected = np.where(np.isin(np.arange(CLASSES), answers), 1 / len(answers), 0)
         np.testing.assert_allclose(np.bincount(drawn[-1], minlength=CLASSES) / len(split), expected, atol=0.02)
@@ -61,7 +61,7 @@ def test_labels_are_uniform_over_the_classes_that_may_be_drawn(drawn: list[np.nd
 def test_the_loss_is_cross_entropy_to_the_drawn_labels(drawn: list[np.ndarray]) -> None:
     model, split = tiny_net(), _split()
     request = ForgetRequest(classes=[FORGOTTEN], forget=split)
-    result = unlearn(model, "random-label", request, lr=NOTHING, epochs=1, batch_size=40, augment=False)
+    result = unlearn(model, "random-label", request, force=True, lr=NOTHING, epochs=1, batch_size=40, augment=False)
     images = torch.from_numpy(split.images).permute(0, 3, 1, 2) / 255
     assert losses(result) == pytest.approx([cross_entropy(model, (images, torch.from_numpy(drawn[0])))], rel=1e-5)
 
@@ -70,7 +70,7 @@ def test_a_class_forgotten_before_is_never_the_answer() -> None:
     """With a masked class as the answer the loss would be astronomical."""
     model = unlearn(tiny_net(), "masked-head", ForgetRequest(classes=[0]))
     request = ForgetRequest(classes=[FORGOTTEN], forget=_split())
-    result = unlearn(model, "random-label", request, lr=NOTHING, epochs=1, batch_size=40)
+    result = unlearn(model, "random-label", request, force=True, lr=NOTHING, epochs=1, batch_size=40)
     assert losses(result).max() < 100
 
 
@@ -90,7 +90,17 @@ def test_own_batches_are_relabelled_batch_by_batch_and_said_so() -> None:
 def test_the_seed_decides_the_labels() -> None:
     model, request = tiny_net(), ForgetRequest(classes=[FORGOTTEN], forget=_split())
     runs = [
-        pour.unlearn(model, request, method="random-label", lr=1e-2, epochs=1, seed=seed, device="cpu", progress=False)
+        pour.unlearn(
+            model,
+            request,
+            method="random-label",
+            force=True,
+            lr=1e-2,
+            epochs=1,
+            seed=seed,
+            device="cpu",
+            progress=False,
+        )
         for seed in (0, 0, 1)
     ]
     weights = [torch.cat([p.flatten() for p in run.parameters()]) for run in runs]

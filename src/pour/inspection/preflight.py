@@ -16,6 +16,7 @@ from pour.inspection.findings import Finding, settle
 from pour.inspection.roles import doubts_on_roles, doubts_on_training, words_for
 from pour.metrics.intervals import rate_difference
 from pour.models.card import card_of
+from pour.models.history import forgotten_before
 from pour.training.tasks.task import get_task, task_of_labels
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def check_request(
         PreflightError: The original does not recognise the classes, or was trained without them.
     """
     findings = list(doubts_on_training(model, classes, names))
-    if sources and (force or not findings):
+    # A model that forgot a class before may be made to forget it more thoroughly.
+    if sources and (force or not findings) and not forgotten_before(model) & set(classes):
         first = next(sources[0](1, 1), None)
         if first is None:
             # The method refuses a loader without batches.
