@@ -11,6 +11,7 @@ from pour._words import in_words
 from pour.inspection.findings import Finding
 from pour.models.card import card_of
 from pour.models.history import forgotten_before, history
+from pour.models.networks.normalize import NormalizedModel
 from pour.models.projecting.project import projected_layers
 from pour.models.state import digest, tensor_digest
 from pour.models.unwrap import unwrap
@@ -66,7 +67,8 @@ def doubts_on_roles(
             yield from _doubts_on_retrained(role, model, forgotten, names)
     yield from _same(models, reference=reference)
     entries = history(unlearned)
-    if entries and not reference and digest(_state(original)) not in {entry.digest_before for entry in entries}:
+    known = {entry.digest_before for entry in entries}
+    if entries and not reference and known.isdisjoint(_digests(original)):
         yield Finding(
             "roles",
             "No entry in the unlearned model's history begins with the weights of this original; check that the "
@@ -133,6 +135,14 @@ def _content(model: nn.Module) -> str:
         for name, layer in projected_layers(network).items()
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _digests(model: nn.Module) -> Iterator[str]:
+    """Yield the digest of a network, and of the network inside a :class:`~pour.models.NormalizedModel`."""
+    network = unwrap(model)
+    yield digest(_state(network))
+    if isinstance(network, NormalizedModel):
+        yield digest(_state(network.model))
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
