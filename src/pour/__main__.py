@@ -9,10 +9,13 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line. Ctrl-C during its imports ends it with a sentence as well."""
-    signal.signal(signal.SIGINT, _end)
+    handler = signal.getsignal(signal.SIGINT)
+    # A shell starts its background commands with Ctrl-C ignored.
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
     from pour.cli import main as run
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, handler)
     run()
 
 

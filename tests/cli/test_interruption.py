@@ -63,6 +63,16 @@ def test_nothing_is_promised_before_the_first_save(tmp_path):
     assert done.stderr == "pour: Interrupted. Nothing was written; start the same command again.\n"
 
 
+def test_a_command_in_the_background_ignores_ctrl_c(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(_PRESS.format(module="pour.cli.models"))
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    program = f"trap '' INT; exec {sys.executable} -m pour weights"
+    done = subprocess.run(
+        ["sh", "-c", program], env={**ENVIRONMENT, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("command", "values", "expected"),
     [
