@@ -65,9 +65,22 @@ def test_a_network_of_ones_own_on_data(trained, digits, name, layers):
     assert found.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert [rate.value for rate in found.accuracy] == pytest.approx(own(model, digits, [3]))
     assert all(rate.low < rate.value <= rate.high for rate in found.accuracy)
-    assert not found.doubts
+    assert found.doubts == ()
+    assert "no contradiction between model, data and classes was found" in " ".join(str(found).split())
     # The model does not change.
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_images_and_labels_that_do_not_fit_are_doubts(trained, digits):
+    (doubt,) = pour.inspect(trained["net"].model, digits, ["3"], device="cpu").doubts
+    assert doubt.startswith("The model recognises ")
+    assert "the network expects normalised images" in doubt
+    moved = {name: pour.data.ImageSplit(each.images, (each.labels + 1) % 10) for name, each in digits.splits.items()}
+    found = pour.inspect(trained["net"], moved, [3], device="cpu")
+    assert len(found.doubts) == 1
+    assert "the classes are in another order" in found.doubts[0]
+    assert "Doubt " in str(found)
+    assert pour.inspect(trained["net"]).doubts is None
 
 
 def test_collapse_is_that_of_the_training_features(trained, digits):

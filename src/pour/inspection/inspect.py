@@ -19,7 +19,10 @@ from pour.data.splits import Splits
 from pour.errors import PourError, UsageError
 from pour.geometry.collapse import NeuralCollapse, neural_collapse
 from pour.inspection.advice import advise, expectations
+from pour.inspection.answers import Sample
 from pour.inspection.inspection import Collapse, Inspection, Layer, Rate, Trial, Word
+from pour.inspection.preflight import doubts_on_answers
+from pour.inspection.roles import doubts_on_training
 from pour.metrics.intervals import wilson
 from pour.models import card as cards
 from pour.models.check_data import check_data
@@ -29,7 +32,7 @@ from pour.models.head import Head, find_head, heads_of
 from pour.models.head_on_images import FEW_IMAGES, head_on_images
 from pour.models.history import forgotten_before, history
 from pour.models.modes import evaluating
-from pour.models.networks.normalize import Normalize
+from pour.models.networks.normalize import Normalize, NormalizedModel
 from pour.models.output import scores_of
 from pour.models.projecting.direction import RowDirection, head_removal
 from pour.models.projecting.projected_head import ProjectedHead, is_head_layer
@@ -55,6 +58,8 @@ _NORMALISATION = {
     "InstanceNorm": nn.modules.instancenorm._InstanceNorm,
 }
 _LIMIT = 5000
+# Samples of a split that are checked for contradictions.
+_CHECKED = 512
 # Feature vectors of pixels that are kept per split.
 _MOST_ROWS = 20000
 _BATCH = 100
@@ -125,17 +130,17 @@ def inspect(
     request = _request(classes, read, found, names)
     earlier = sorted(forgotten_before(network))
     accuracy: list[Rate] = []
-    doubts: list[str] = []
+    doubts: tuple[str, ...] | None = None
     measured: dict[str, NeuralCollapse] = {}
     trials: list[Trial] = []
     counts: dict[str, int] = {}
     if read is not None and found is not None and few is not None:
-        doubts += _doubts(network, few, names, read)
+        numbered = names or tuple(map(str, range(found.num_classes)))
         try:
+            doubts = _doubts(network, few, read, request, numbered, run)
             outputs = {name: _Output.of(network, found, read, name, limit, run) for name in read.splits}
         except UsageError as error:
-            outputs = {}
-            doubts.append(str(error))
+            doubts, outputs = (str(error),), {}
         counts = {name: output.count for name, output in outputs.items()}
         for name, output in list(outputs.items())[:1]:
             accuracy = _accuracies(output, name, request, names)
@@ -151,7 +156,7 @@ def inspect(
     lines = _collapse_lines(measured)
     removed = [_entry(entry.class_names, entry.classes) for entry in history(network) if entry.classes]
     return Inspection(
-        network=type(network).__name__,
+        network=type(network.model if isinstance(network, NormalizedModel) else network).__name__,
         architecture=None if recorded is None else recorded.name,
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         dtypes=tuple(dtypes),
@@ -166,7 +171,7 @@ def inspect(
         forgotten=tuple(forgotten),
         data=None if read is None else read.describe(counts),
         accuracy=tuple(accuracy),
-        doubts=tuple(doubts),
+        doubts=doubts,
         simplex=max((line.holds for line in lines), key=_WORDS.index, default=None),
         collapse=tuple(lines),
         trials=tuple(trials),
@@ -325,14 +330,24 @@ def _request(
     return resolve_classes(classes, num_classes=number, class_names=names)
 
 
-def _doubts(model: nn.Module, few: Tensor, names: Sequence[str] | None, read: _Data) -> list[str]:
-    """Return the contradictions between model and data."""
+def _doubts(
+    model: nn.Module, few: Tensor, read: _Data, request: tuple[int, ...], names: Sequence[str], run: Run
+) -> tuple[str, ...]:
+    """Return the contradictions between model, data and classes, one sentence per cause."""
     try:
         if read.classes is not None:
             check_data(model, channels=few.shape[1] if few.ndim > 1 else None, names=read.classes)
     except UsageError as error:
-        return [str(error)]
-    return []
+        return (str(error),)
+    # A class that an earlier request removed is not recognised any more.
+    classes = sorted(set(request) - forgotten_before(model))
+    found = {finding.cause: finding.sentence for finding in doubts_on_training(model, classes, names)}
+    for split in read.splits:
+        sample = Sample(read.batches(split, _CHECKED, run), read.task, run.torch_device)
+        unit = f"{split} {read.task.unit}s".strip()
+        for finding in doubts_on_answers(model, sample, classes, names, unit=unit):
+            found.setdefault(finding.cause, finding.sentence)
+    return tuple(sentence.replace("The original ", "The model ") for sentence in found.values())
 
 
 def _accuracies(output: _Output, split: str, request: tuple[int, ...], names: Sequence[str] | None) -> list[Rate]:

@@ -135,8 +135,8 @@ class Inspection:
     """Name of the data with the numbers of samples that were read."""
     accuracy: tuple[Rate, ...]
     """Accuracy on all classes, then on the classes to forget and on the others."""
-    doubts: tuple[str, ...]
-    """Contradictions between model, data and classes. They stop unlearn and audit."""
+    doubts: tuple[str, ...] | None
+    """Contradictions between model, data and classes, which unlearn and audit refuse; None if nothing was read."""
     simplex: Word | None
     """Whether the class means form a simplex."""
     collapse: tuple[Collapse, ...]
@@ -221,7 +221,10 @@ class Inspection:
         parts = [("Data", self.data or "")]
         for index, rate in enumerate(self.accuracy):
             parts.append(("Accuracy" if index == 0 else "", f"{rate.samples}: {rate}"))
-        parts += [("Doubt", doubt) for doubt in self.doubts]
+        if self.doubts is not None:
+            parts += [("Doubt", doubt) for doubt in self.doubts]
+            if not self.doubts:
+                parts.append(("Check", "no contradiction between model, data and classes was found"))
         if self.simplex is not None:
             parts.append(("Collapse", f"The class means form a simplex: {self.simplex}."))
             parts.append(("", "In brackets: random features and a random head of the same sizes, seed 0."))
