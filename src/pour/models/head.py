@@ -20,7 +20,7 @@ from pour.models.known_places import auxiliary_places, known_place
 from pour.models.linear_form import LinearForm, form_of, has_form, linear_form
 from pour.models.projecting.projected_head import ProjectedHead, is_head_layer
 from pour.models.prove_head import structure_proves
-from pour.models.unwrap import unwrap
+from pour.models.unwrap import unwrap, why_unreadable
 from pour.models.verify_head import fits, gives_scores, modules_behind, returns_output, run_on
 
 if TYPE_CHECKING:
@@ -261,6 +261,8 @@ def _layer_name(model: nn.Module, name: str | Sequence[str]) -> str:
         name = _WRAPPERS.sub("", name)
     layers = [path for path, module in modules.items() if is_head_layer(module)]
     if name not in modules:
+        if not layers:
+            raise UsageError(_no_linear_layer(model))
         close = difflib.get_close_matches(name, layers, n=3, cutoff=0.3) or layers[-3:]
         raise UsageError(f"The model has no layer called {name!r}; its linear layers include {', '.join(close)}.")
     parent = name.rpartition(".")[0]
@@ -268,21 +270,31 @@ def _layer_name(model: nn.Module, name: str | Sequence[str]) -> str:
         return parent
     if isinstance(modules[name], ProjectedHead) or is_head_layer(modules[name]):
         return name
+    if why_unreadable(modules[name]) is not None:
+        raise UsageError(str(why_unreadable(model)))
     if has_form(modules[name]):
         return name
     kind = type(modules[name])
-    if "quantized" in kind.__module__:
-        problem = f"The layer {name!r} is a quantised {kind.__name__}"
-        raise UsageError(f"{problem}; forget with the floating-point model and quantise the result.")
     below = [path for path in layers if path.startswith(f"{name}.")]
-    fix = f"the linear layers in it are {', '.join(below[:_SHOWN])}" if below else "give the name of one"
-    raise UsageError(f"The layer {name!r} is a {kind.__name__}, not nn.Linear or a 1x1 nn.Conv2d; {fix}.")
+    fix = _advice(model) or ("give the name of one." if layers else _END_IN_A_HEAD)
+    if below:
+        fix = f"the linear layers in it are {', '.join(below[:_SHOWN])}."
+    raise UsageError(f"The layer {name!r} is a {kind.__name__}, not nn.Linear or a 1x1 nn.Conv2d; {fix}")
 
 
 def _other_forms(model: nn.Module) -> list[str]:
     """Return the modules of other classes that compute ``W z + b`` or cosines, the innermost of nested ones."""
     names = [name for name, module in model.named_modules() if not is_head_layer(module) and has_form(module)]
+    names = [name for name in names if not _contains_its_layer(model.get_submodule(name))]
     return [name for name in names if not any(other != name and f".{other}".startswith(f".{name}") for other in names)]
+
+
+def _contains_its_layer(module: nn.Module) -> bool:
+    """Return whether a module that is no cosine head contains a linear layer with as many outputs as itself."""
+    form = form_of(module)
+    return not form.is_cosine and any(
+        is_head_layer(part) and part.weight.shape[0] == len(form.rows) for part in module.modules()
+    )
 
 
 def _around(model: nn.Module, name: str) -> str:
@@ -303,15 +315,8 @@ def _around(model: nn.Module, name: str) -> str:
 
 def _no_linear_layer(model: nn.Module) -> str:
     """Return why a model without a linear layer is refused."""
-    quantised = [
-        name
-        for name, module in model.named_modules()
-        if "quantized" in type(module).__module__ and "Packed" not in type(module).__name__
-    ]
-    if quantised:
-        problem = f"The model is quantised ({quantised[-1]} is a {type(model.get_submodule(quantised[-1])).__name__})"
-        return f"{problem}; forget with the floating-point model and quantise the result."
-    return "The model has no linear layer or 1x1 convolution that could be its head; " + _END_IN_A_HEAD
+    problem = "The model has no linear layer or 1x1 convolution that could be its head"
+    return why_unreadable(model) or f"{problem}; {_advice(model) or _END_IN_A_HEAD}"
 
 
 def _proved(model: nn.Module, head: Head, example: Example | None, *, is_recorded: bool) -> Head:

@@ -24,7 +24,8 @@ _TRANSFORMERS_ATTRIBUTES = (
     ("head", "dist_head"),
     ("classifier",),
 )
-_AUXILIARY = ("aux1.fc2", "aux2.fc2", "AuxLogits.fc")
+_AUXILIARY = ("aux1.fc2", "aux2.fc2", "AuxLogits.fc", "aux_classifier.4")
+_WITH_AUXILIARY = ("GoogLeNet", "Inception3", "InceptionV3", "FCN", "DeepLabV3")
 _PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Flatten)
 
 
@@ -75,7 +76,7 @@ def known_place(model: nn.Module) -> tuple[str, str] | None:
 
 
 def auxiliary_places(model: nn.Module) -> list[str]:
-    """Return the names of the heads that torchvision's GoogLeNet and Inception use in training alone.
+    """Return the names of the heads that GoogLeNet, Inception, FCN and DeepLabV3 of torchvision use in training.
 
     Example:
         >>> auxiliary_places(ResNet(3))
@@ -83,7 +84,7 @@ def auxiliary_places(model: nn.Module) -> list[str]:
     """
     places = []
     for name, module in model.named_modules():
-        if type(module).__name__ in ("GoogLeNet", "Inception3", "InceptionV3") and library_of(module) is not None:
+        if type(module).__name__ in _WITH_AUXILIARY and library_of(module) is not None:
             inner = [f"{name}.{place}".strip(".") for place in _AUXILIARY]
             places += [place for place in inner if place in dict(model.named_modules())]
     return places
@@ -98,7 +99,10 @@ def _layers(model: nn.Module, library: str) -> Iterator[list[nn.Module]]:
     elif isinstance(model, ResNet | ZeroShotClassifier):
         places = [model.head]
     elif library == "timm":
-        places = [getattr(type(model), "get_classifier", lambda _: None)(model)]
+        classifier = getattr(type(model), "get_classifier", lambda _: None)(model)
+        # VOLO adds the scores of its tokens.
+        tokens = getattr(model, "aux_head", None)
+        places = [classifier if tokens is None else [classifier, tokens]]
     elif library == "segmentation_models_pytorch":
         segmentation = getattr(model, "segmentation_head", None)
         # Behind the convolution are the enlarging and an activation.

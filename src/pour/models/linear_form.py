@@ -76,7 +76,8 @@ def form_of(layer: nn.Module) -> LinearForm:
 
 def has_form(module: nn.Module) -> bool:
     """Return whether ``module`` scores features of one width by a linear map or by cosines."""
-    return linear_form(module) is not None
+    # Code of TorchScript accepts no hooks.
+    return not isinstance(module, torch.jit.ScriptModule) and linear_form(module) is not None
 
 
 @torch.no_grad()

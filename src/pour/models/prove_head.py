@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from pour.models.known_places import known_place
 from pour.models.modes import evaluating
 from pour.models.networks.normalize import NormalizedModel
+from pour.models.projecting.projected_head import masked_score
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["structure_proves"]
 
 _MOST_PATHS = 32
+# Least distance of a masked score from 0 behind a factor.
+_MASK_LEFT = 1e3
 _PLACEHOLDER = fx._symbolic_trace.PH
 _KEYS = ("logits", "out")
 _RESHAPING = {
@@ -64,7 +67,10 @@ def structure_proves(model: nn.Module, name: str, *, named: bool = False) -> boo
         return structure_proves(model.model, inner, named=named)
     try:
         around = _Around.of(model, name)
-        return all(_proves(around, graph, named=named) for graph in _graphs(around))
+        with contextlib.ExitStack() as biases:
+            for each in name.split(","):
+                biases.enter_context(_with_bias(model.get_submodule(each)))
+            return all(_proves(around, graph, named=named) for graph in _graphs(around))
     except Exception:  # Code that cannot be traced may raise anything.
         return False
 
@@ -104,6 +110,20 @@ def _parents(name: str) -> list[str]:
     """Return the names of the modules that contain the module ``name``, from the outside."""
     parts = name.split(".")
     return [".".join(parts[:depth]) for depth in range(len(parts) if name else 0)]
+
+
+@contextlib.contextmanager
+def _with_bias(layer: nn.Module) -> Iterator[None]:
+    """Give ``layer`` a bias, so that code which multiplies by its weight shows whether it adds the bias."""
+    weight = layer.weight
+    if layer._parameters.get("bias", weight) is not None or not isinstance(weight, Tensor):
+        yield
+        return
+    layer._parameters["bias"] = nn.Parameter(weight.detach().flatten(1)[:, 0].clone())
+    try:
+        yield
+    finally:
+        layer._parameters["bias"] = None
 
 
 class _Tracer(fx.Tracer):
@@ -227,7 +247,7 @@ def _computes_scores(node: fx.Node, place: str) -> bool:
     if node.op != "call_function" or node.target is not nn.functional.linear:
         return False
     parameters = [str(source.target) for source in node.all_input_nodes if source.op == "get_attr"]
-    return parameters in ([f"{place}.weight"], [f"{place}.weight", f"{place}.bias"])
+    return parameters == [f"{place}.weight", f"{place}.bias"]
 
 
 def _returned(results: Any) -> list[fx.Node]:
@@ -303,7 +323,11 @@ def _is_rescaled(model: nn.Module, name: str, node: fx.Node, followers: set[fx.N
     if first not in followers:
         return False
     value = _constant(model, second)
-    return value is not None and (name in _SHIFTING or value > 0)
+    # A tiny factor would leave nothing of the mask.
+    smallest = _MASK_LEFT / -masked_score(next(model.parameters()).dtype)
+    if value is None or name in _SHIFTING or value <= 0:
+        return value is not None and name in _SHIFTING
+    return (value if "mul" in name else 1 / value) > smallest
 
 
 def _constant(model: nn.Module, value: Any) -> float | None:

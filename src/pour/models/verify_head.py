@@ -123,7 +123,20 @@ def gives_scores(model: nn.Module, head: Head, example: Example, *, anywhere: bo
         pairs = zip(_tables(head, output, shapes[-1][-1], anywhere=anywhere), tables[0], strict=False)
         if any(_near(changed, unchanged) for changed, unchanged in pairs):
             return False
-    return True
+    return not head.beside or _are_independent(model, head, example, orders)
+
+
+def _are_independent(model: nn.Module, head: Head, example: Example, orders: list[Tensor]) -> bool:
+    """Return whether no head gets features that are computed from the scores of another one."""
+    inputs: list[list[Tensor]] = []
+    for order in orders:
+        inputs.append([])
+        with contextlib.ExitStack() as hooks:
+            for each in head.each:
+                keep = inputs[-1].append
+                hooks.enter_context(each.module.register_forward_pre_hook(lambda _, args, keep=keep: keep(args[0])))
+            _run_replaced(model, head, example, [order] * len(head.each))
+    return all(torch.equal(first, second) for first, second in zip(*inputs, strict=True))
 
 
 def _run_replaced(
@@ -287,10 +300,29 @@ def mask_holds(model: nn.Module, head: Head, example: Example) -> bool:
     shape = calls[-1] if calls else torch.Size((0,))
     # The dimension of the classes is one of two if both have this length.
     tables = [_tables(head, output, shape, anywhere=False) for output in outputs]
-    return all(
-        any(bool((table[:, forgotten].amax(dim=1) < table[:, ~forgotten].amax(dim=1)).all()) for table in candidates)
-        for candidates in tables
-    )
+    if not all(any(_excludes(table, forgotten) for table in candidates) for candidates in tables):
+        return False
+    return not calls or any(_keeps_levels(table[:, ~forgotten], negative[~forgotten.cpu()]) for table in tables[1])
+
+
+def _excludes(scores: Tensor, forgotten: Tensor) -> bool:
+    """Return whether the probabilities of the forgotten classes are exactly 0, and others are higher.
+
+    Args:
+        scores: (rows, C), or probabilities.
+        forgotten: Which classes are forgotten, (C,).
+    """
+    highest, retained = scores[:, forgotten].amax(dim=1), scores[:, ~forgotten].amax(dim=1)
+    is_probability = bool((scores >= 0).all()) and bool((scores <= 1).all())
+    zero = highest if is_probability else scores.softmax(dim=1)[:, forgotten].amax(dim=1)
+    return bool((highest < retained).all()) and not bool(zero.any())
+
+
+def _keeps_levels(scores: Tensor, levels: Tensor) -> bool:
+    """Return whether classes of a higher level have higher scores, in all rows."""
+    parts = [scores[:, levels == level] for level in sorted({*levels.tolist()})]
+    lowest, highest = (torch.stack([getattr(part, limit)(dim=1) for part in parts]) for limit in ("amin", "amax"))
+    return bool((lowest[1:] > highest[:-1]).all())
 
 
 def _equal(output: Tensor, result: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Check on an input that the mask of the forgotten classes reaches the output of the model."""
+"""Check that the mask of the forgotten classes reaches the output of the model, and is its lowest score."""
 
 from __future__ import annotations
 
@@ -11,11 +11,31 @@ from pour.models.projecting.projected_head import ProjectedHead, masked_score
 from pour.models.verify_head import mask_holds
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from torch import nn
 
     from pour.models.head import Example
 
-__all__ = ["check_mask"]
+__all__ = ["check_mask", "check_retained_biases"]
+
+
+def check_retained_biases(head: Head, classes: Collection[int]) -> None:
+    """Raise UsageError if the biases of all classes other than ``classes`` are below the mask.
+
+    Example:
+        >>> from torch.nn import Linear
+        >>> check_retained_biases(Head("", Linear(2, 3)), [0])
+    """
+    if head.bias is None:
+        return
+    retained = [label for label in range(head.num_classes) if label not in classes]
+    mask = masked_score(head.bias.dtype)
+    if retained and float(head.bias.detach()[retained].max()) <= mask:
+        raise UsageError(
+            f"The biases of all other classes are below the mask of a forgotten class ({mask:g}), which would win. "
+            'Subtract the largest bias from all of them, or take forgotten_logit="keep".'
+        )
 
 
 def check_mask(model: nn.Module, name: str, example: Example) -> None:

@@ -19,12 +19,12 @@ from pour.models.head import Example, Head, find_head, heads_of
 from pour.models.head_on_images import FEW_IMAGES, head_on_images
 from pour.models.history import forgotten_before
 from pour.models.modes import evaluating
-from pour.models.projecting.check_mask import check_mask
+from pour.models.projecting.check_mask import check_mask, check_retained_biases
 from pour.models.projecting.direction import HeadDirection, check_finite, class_removal, class_removals
 from pour.models.projecting.project import project_with_entry, projector_along
 from pour.models.projecting.projected_head import ForgottenLogit, ProjectedHead
 from pour.models.tap import device_of, tap_features, to_unit
-from pour.models.unwrap import unwrap
+from pour.models.unwrap import check_weights, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -99,6 +99,7 @@ def forget(
     start = time.perf_counter()
     _check_arguments(classes, directions, direction, data, forgotten_logit)
     model = unwrap(model)
+    check_weights(model)
     place, data, example = find_place(model, head, example, data)
     if isinstance(place, ImageProjection):
         if directions is None or classes is not None:
@@ -126,6 +127,9 @@ def forget(
     elif indices:
         # No features are known for heads that are used in training alone, but their rows are.
         removals += [class_removal(each, indices, "auto", earlier=earlier)[0] for each in heads[len(given) :]]
+    if forgotten_logit == "mask":
+        for each in heads:
+            check_retained_biases(each, indices)
     settings = {"direction": taken, "forgotten_logit": forgotten_logit}
     result = project_with_entry(
         model,
