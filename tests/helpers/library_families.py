@@ -201,6 +201,7 @@ TORCHVISION = {
         is_slow=True,
         build=_torchvision("fcn_resnet50", weights_backbone=None, aux_loss=True),
         heads=("classifier.4", "aux_classifier.4"),
+        named="classifier.4",
         wrong="backbone.layer4.2.conv3",
     ),
     "deeplab": Family(

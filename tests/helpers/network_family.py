@@ -33,6 +33,8 @@ class Family:
     build: Callable[[], nn.Module]
     heads: tuple[str, ...] = ()
     """Dotted names of the layers that give the scores."""
+    named: str | None = None
+    """What ``head=`` names: by default the heads."""
     wrong: str = "no_such_layer"
     """Another layer, which a user might take for the head."""
     inputs: Callable[[], Any] = field(default=lambda: images())
@@ -60,7 +62,7 @@ class Family:
     def options(self, way: str) -> dict[str, Any]:
         """The arguments of ``pour.forget`` that describe the head."""
         heads = self.heads[0] if len(self.heads) == 1 else [*self.heads]
-        layer = {"named": heads or "no_such_layer", "wrong": self.wrong}.get(way.partition(",")[0])
+        layer = {"named": self.named or heads or "no_such_layer", "wrong": self.wrong}.get(way.partition(",")[0])
         return ({} if layer is None else {"head": layer}) | ({"example": self.inputs()} if "example" in way else {})
 
 

@@ -293,7 +293,7 @@ def _contains_its_layer(module: nn.Module) -> bool:
     """Return whether a module that is no cosine head contains a linear layer with as many outputs as itself."""
     form = form_of(module)
     return not form.is_cosine and any(
-        is_head_layer(part) and part.weight.shape[0] == len(form.rows) for part in module.modules()
+        is_head_layer(part) and len(form_of(part).rows) == len(form.rows) for part in module.modules()
     )
 
 
