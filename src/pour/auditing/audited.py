@@ -15,9 +15,8 @@ from pour.data.samples import as_samples, first_batch, is_indexed
 from pour.data.splits import Splits, class_names
 from pour.errors import UsageError
 from pour.models.card import class_names as names_of_model
-from pour.models.head import find_head
+from pour.models.head_on_images import FEW_IMAGES, head_on_images
 from pour.models.history import forgotten_before
-from pour.models.unwrap import unwrap
 from pour.training.tasks.task import Task, find_task, get_task, task_of_labels
 
 if TYPE_CHECKING:
@@ -134,7 +133,9 @@ def audited_data(
     if isinstance(data, Mapping):
         samples = {name: as_samples(part) for name, part in data.items()}
         names = class_names(data) or names_of_model(unlearned)
-        names = names or tuple(map(str, range(find_head(unwrap(unlearned)).num_classes)))
+        if names is None:
+            inputs, _ = first_batch(next(iter(samples.values())), FEW_IMAGES)
+            names = tuple(map(str, range(head_on_images(unlearned, inputs).num_classes)))
         forgotten = resolve_classes(request, num_classes=len(names), class_names=names)
         return _audited("own data", names, forgotten, task, samples)
     if not hasattr(data, "splits") or not hasattr(data, "classes"):
