@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import pour
-from pour.models.card import Training, change_card
+from pour.models.card import change_card
 from pour.models.copy_and_swap import copy_model
 from pour.unlearning import Method
 
@@ -138,6 +138,8 @@ def class_accuracies(model: nn.Module, split: ImageSplit) -> list[float]:
 
 def with_record(model: nn.Module, name: str, measured: list[float]) -> nn.Module:
     """Return a copy of ``model`` as `pour train` would have written it."""
+    from pour.models.card import Training
+
     model = copy_model(model)
     change_card(model, training=Training(dataset=name, class_accuracy=tuple(measured)))
     return model
@@ -221,7 +223,8 @@ class Draw:
                 ]
             if rates[0] - rates[1] < _LEAST_LOSS:
                 return None
-        record = bool(self.rng.integers(2))
+        # Images of one class alone show little without a record.
+        record = access == "forget" or bool(self.rng.integers(2))
         if record and family != "untrained":
             original = with_record(original, name, class_accuracies(network(name), dataset(name).splits["test"]))
         title = f"{family}, {name}, {access}, class {label}, {'with' if record else 'without'} a record"

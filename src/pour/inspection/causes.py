@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pour._words import in_words
 from pour.inspection.roles import words_for
@@ -19,8 +20,6 @@ from pour.models.unwrap import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from torch import nn
 
     from pour.inspection.answers import Answers, Sample
     from pour.inspection.findings import Cause
@@ -106,6 +105,20 @@ def _of_channels(mean: Sequence[float], std: Sequence[float], images: Tensor) ->
 
 def _normalised(images: Tensor, *, mean: Tensor | float, std: Tensor | float) -> Tensor:
     return (images - mean) / std
+
+
+def never_trained(model: nn.Module) -> bool:
+    """Return whether the network has BatchNorm layers whose running statistics are those of a new layer.
+
+    Example:
+        >>> never_trained(nn.BatchNorm2d(3)), never_trained(nn.Linear(3, 3))
+        (True, False)
+    """
+    layers = [layer for layer in unwrap(model).modules() if isinstance(layer, _BatchNorm)]
+    means, variances = ([getattr(layer, f"running_{name}") for layer in layers] for name in ("mean", "var"))
+    if not layers or any(part is None for part in (*means, *variances)):
+        return False
+    return not any(bool(part.any()) for part in means) and all(bool((part == 1).all()) for part in variances)
 
 
 def normalised_twice(model: nn.Module, sample: Sample) -> str | None:

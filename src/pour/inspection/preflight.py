@@ -11,7 +11,7 @@ import torch
 from pour._words import percent
 from pour.data.samples import first_batch, is_indexed, some_batches
 from pour.inspection.answers import Answers, Sample, enough
-from pour.inspection.causes import better_inputs, normalised_twice, renamed_labels
+from pour.inspection.causes import better_inputs, never_trained, normalised_twice, renamed_labels
 from pour.inspection.findings import Finding, settle
 from pour.inspection.roles import doubts_on_roles, doubts_on_training, words_for
 from pour.metrics.intervals import rate_difference
@@ -204,7 +204,7 @@ def _swapped(
             rate_difference(given.of(classes).accuracy(), given.of(classes, others=True).share(classes))
             for given in (answers[split], unlearned)
         ]
-        if knows[0].high < knows[1].low:
+        if knows[1].low > max(knows[0].high, _LEAST_AGREEMENT):
             rates = [percent(given.of(classes).accuracy().value) for given in (unlearned, answers[split])]
             yield Finding(
                 "roles",
@@ -257,6 +257,13 @@ def doubts_on_answers(
     doubtful = _Doubtful(model, answers, classes, names, unit)
     low = bool(doubtful.by_chance or doubtful.missed or doubtful.below_record)
     alone = len(answers.shown) < 2
+    if alone and len(answers) >= _FEWEST and never_trained(model):
+        yield Finding(
+            "untrained",
+            f"{doubtful.measured}. Its BatchNorm layers have never seen an image, so the network is untrained; load "
+            "its weights.",
+        )
+        return
     if alone and (problem := normalised_twice(model, sample)) is not None:
         yield Finding("normalisation", f"{doubtful.measured}, but {problem}.")
         return
