@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
     from pour.data.dataset import ImageDataset, ImageSplit
 
+needs_cifar10 = pytest.mark.skipif(
+    not (Path(os.environ.get("POUR_DATA", "/nowhere")) / "cifar10").is_dir(), reason="cifar10 is not under POUR_DATA"
+)
 NETWORKS = Path(__file__).parent.parent / "networks"
 CLASSES = 10
 FORGOTTEN = {"digits": 3, "cifar10": 0}

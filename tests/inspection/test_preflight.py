@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from preflight_setups import NORMALISATIONS, Expecting, batches, dataset, floats, network
+from preflight_setups import NORMALISATIONS, Expecting, batches, dataset, floats, needs_cifar10, network
 from torch import nn
 
 import pour
@@ -35,6 +35,8 @@ def test_an_untrained_original_is_not_audited() -> None:
         audit(original=model, unlearned=pour.forget(model, classes=[3]))
 
 
+@pytest.mark.slow
+@needs_cifar10
 def test_images_that_are_not_normalised_are_named() -> None:
     """A network for normalised images gets images in [0, 1]."""
     model = Expecting(network("cifar10"), *NORMALISATIONS["ImageNet"])

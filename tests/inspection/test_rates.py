@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 import pytest
-from preflight_setups import BROKEN, Draw
+from preflight_setups import BROKEN, Draw, needs_cifar10
 
 from pour.inspection.findings import PreflightError
 
@@ -44,6 +44,7 @@ def outcomes(kind: str, seed: int, count: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
+@needs_cifar10
 def test_broken_set_ups_are_refused_for_the_right_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     found = outcomes("broken", SEED, 100, monkeypatch)
     wrong = [f"{set_up.title}: {cause} {sentence}" for set_up, cause, sentence in found if cause != set_up.cause]
@@ -52,6 +53,7 @@ def test_broken_set_ups_are_refused_for_the_right_cause(monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
+@needs_cifar10
 def test_sound_set_ups_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = [
         f"{set_up.title}: {sentence}" for set_up, cause, sentence in outcomes("sound", SEED, 100, monkeypatch) if cause
