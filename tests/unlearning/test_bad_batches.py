@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -15,8 +13,6 @@ LABELS = torch.arange(16) % 4
 NAN, INF = IMAGES.clone(), IMAGES.clone()
 NAN[3, 0, 0, 0], INF[3, 0, 0, 0] = torch.nan, torch.inf
 BROKEN = r"^Image 3 of a batch has NaN or infinite values; leave it out, or correct the transform that made it\.$"
-
-FORCED = {"force": True} if "force" in inspect.signature(pour.audit).parameters else {}
 
 BAD = {
     "NaN": (NAN, BROKEN),
@@ -126,7 +122,7 @@ def test_double_precision_is_read_as_float32():
             data={"train": part, "test": part},
             classes=[1],
             progress=False,
-            **FORCED,
+            force=True,
         )
         for part in (data, single)
     ]
