@@ -162,6 +162,9 @@ def better_inputs(
             gain = _gain(kept, answers, certain=certain)
             if gain < _least_gain(change, answers, low=low, expected=expected) - (0 if certain else _LEAST_GAIN):
                 break
+            if len(answers.shown) < 2 and expected is not None:
+                # More than the record is a constant answer.
+                gain = -abs(answers.accuracy().value - expected)
             if certain and (best is None or gain > best[0]):
                 best = (gain, change, answers)
     return None if best is None else (best[1], best[2])

@@ -359,8 +359,11 @@ class _Doubtful:
 
     @property
     def as_recorded(self) -> bool:
-        """Whether there is a record, and no side is below it."""
-        return self.expected is not None and not self.below_record
+        """Whether there is a record, and no side is certainly below it."""
+        pairs = [(side, self._expected(side)) for side in (self.forget, self.retain)]
+        return self.expected is not None and all(
+            value is None or side.accuracy().high >= value for side, value in pairs
+        )
 
     def _expected(self, side: Answers) -> float | None:
         """Return the recorded test accuracy on the classes of ``side``, as often as it shows them."""
