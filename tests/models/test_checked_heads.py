@@ -215,12 +215,12 @@ def test_the_head_of_a_dense_prediction_transformer_is_found() -> None:
 
 def test_weights_without_values_and_quantised_layers_are_explained() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    with pytest.raises(UsageError, match=r"'1' have no values \(they are on the meta device\); load the checkpoint"):
+    with pytest.raises(UsageError, match=r"meta device.*(load the checkpoint|load its weights first)"):
         forget(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).to("meta"), [1])
     with pytest.warns(DeprecationWarning, match="quantization"):
         quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
     for options in ({}, {"head": "1"}):
-        with pytest.raises(UsageError, match=r"quantised.*forget with the floating-point model"):
+        with pytest.raises(UsageError, match=r"quantised.*forget with the (floating-point )?model"):
             forget(quantised, [1], **options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import re
@@ -290,11 +291,13 @@ def _other_forms(model: nn.Module) -> list[str]:
 
 
 def _contains_its_layer(module: nn.Module) -> bool:
-    """Return whether a module that is no cosine head contains a linear layer with as many outputs as itself."""
-    form = form_of(module)
-    return not form.is_cosine and any(
-        is_head_layer(part) and len(form_of(part).rows) == len(form.rows) for part in module.modules()
-    )
+    """Return whether a module that is no cosine head calls a linear layer with as many outputs as itself."""
+    called: set[nn.Module] = set()
+    with contextlib.ExitStack() as hooks:
+        for part in filter(is_head_layer, module.modules()):
+            hooks.enter_context(part.register_forward_hook(lambda layer, *_: called.add(layer)))
+        form = form_of(module)
+    return not form.is_cosine and any(len(form_of(part).rows) == len(form.rows) for part in called)
 
 
 def _around(model: nn.Module, name: str) -> str:
