@@ -9,7 +9,7 @@ WORKERS ?= 2
 # Each worker of the tests has one core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test test-slow lint bench docs results clean
+.PHONY: demo test test-slow lint bench docs docs-serve notebooks results clean
 
 demo: $(CORE)
 	$(BIN)/pour demo
@@ -33,7 +33,15 @@ bench: $(DEV)
 
 docs: $(DEV)
 	$(BIN)/python scripts/schemas.py
-	$(BIN)/python scripts/docs.py
+	$(BIN)/python scripts/pages.py
+	$(BIN)/python scripts/link_terms.py --write
+	$(BIN)/zensical build --strict --clean
+
+docs-serve: docs
+	$(BIN)/zensical serve
+
+notebooks: $(DEV)
+	$(BIN)/python scripts/notebooks.py
 
 results: $(DEV)
 	$(BIN)/python scripts/results.py
