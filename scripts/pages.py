@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import typer.main
 
 import pour
 from pour.cli import COMMANDS, make_app
+from pour.metrics import list_metrics
 from pour.unlearning import get_method
 from pour.unlearning.contract import declaration
 
@@ -137,7 +139,21 @@ def api_page() -> Iterator[str]:
     for room in rooms:
         names = sorted(getattr(getattr(pour, room), "__all__", ()))
         yield f"### pour.{room}\n"
-        yield f"{', '.join(f'`{name}`' for name in names)}\n"
+        yield textwrap.fill(", ".join(f"`{name}`" for name in names), 110, break_on_hyphens=False) + "\n"
+
+
+def metrics_table() -> Iterator[str]:
+    """Every metric of the catalogue, as a folded table of the page on metrics."""
+    rows = [(f"`{metric.name}`", metric.better, metric.meaning) for metric in list_metrics()]
+    yield from _table(("metric", "better", "meaning"), rows)
+
+
+def with_metrics(text: str) -> str:
+    """Return the page on metrics with the table of the catalogue between its marks."""
+    begin, end = "    <!-- metrics -->\n", "    <!-- end -->"
+    before, _, rest = text.partition(begin)
+    table = "".join(f"    {line}\n" for line in "".join(metrics_table()).splitlines())
+    return f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}"
 
 
 PAGES = {"cli.md": cli_page, "methods.md": methods_page, "api.md": api_page}
@@ -156,11 +172,12 @@ def main() -> int:
 def outdated_pages(*, write: bool) -> list[str]:
     """Return the names of the pages that differ from the code, and write them if ``write`` is set."""
     outdated = []
-    for name, content in PAGES.items():
-        text = "\n".join(content()).rstrip() + "\n"
-        file = REFERENCE / name
+    metrics = ROOT / "docs" / "concepts" / "metrics.md"
+    pages = {REFERENCE / name: "\n".join(content()).rstrip() + "\n" for name, content in PAGES.items()}
+    pages[metrics] = with_metrics(metrics.read_text(encoding="utf-8"))
+    for file, text in pages.items():
         if not file.is_file() or file.read_text(encoding="utf-8") != text:
-            outdated.append(name)
+            outdated.append(file.name)
             if write:
                 file.write_text(text, encoding="utf-8")
     return outdated

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import tomllib
-from importlib.resources import files
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -53,12 +50,3 @@ def test_a_name_belongs_to_one_metric() -> None:
     assert register_metric(metric_of("rus_o")) is metric_of("rus_o")
     with pytest.raises(UsageError, match=r"pour\.metrics\.Metric"):
         register_metric("rus_o")  # type: ignore[arg-type]
-
-
-def test_the_docs_list_every_metric_as_the_catalogue_does() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
-    table = text.partition("<!-- metrics: from metrics/catalogue.toml -->\n")[2].partition("<!-- end -->")[0]
-    built_in = tomllib.loads((files("pour.metrics") / "catalogue.toml").read_text(encoding="utf-8"))
-    metrics = [metric for metric in list_metrics() if metric.name in built_in]
-    rows = [f"| `{metric.name}` | {metric.better} | {metric.meaning} |" for metric in metrics]
-    assert table.splitlines() == ["| metric | better | meaning |", "|---|---|---|", *rows]

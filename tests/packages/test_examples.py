@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING.md, installed as one package."""
+"""The examples of the pages on methods, metrics and datasets of one's own, installed as one package."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ print(json.dumps({{
 
 def examples() -> dict[str, str]:
     """Return the code of each example by its name."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    pages = sorted((ROOT / "docs" / "how-to").glob("add-*.md"))
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
     found = re.findall(r"<!-- example: ([\w ]+) -->\n```\w+\n(.*?)```\n<!-- end -->", text, flags=re.DOTALL)
     return dict(found)
 
