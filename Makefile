@@ -33,6 +33,7 @@ bench: $(DEV)
 
 docs: $(DEV)
 	$(BIN)/python scripts/schemas.py
+	$(BIN)/python scripts/diagrams.py
 	$(BIN)/python scripts/pages.py
 	$(BIN)/python scripts/link_terms.py --write
 	$(BIN)/zensical build --strict --clean
