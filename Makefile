@@ -46,6 +46,7 @@ notebooks: $(DEV)
 
 results: $(DEV)
 	$(BIN)/python scripts/results.py
+	$(BIN)/python scripts/plots.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

@@ -1,8 +1,10 @@
-"""Write the result tables of the README and the docs from the files under results/ (make results)."""
+"""Write the result tables of the documentation, and CSV files of them, from the files under results/ (make results)."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import re
 from functools import partial
@@ -388,7 +390,7 @@ def terms_table(name: str) -> list[str]:
 
 
 TABLES = {
-    "docs/reproduction.md": {
+    "old-docs/reproduction.md": {
         "cifar10": partial(whole_table, "cifar10"),
         "cifar100": partial(whole_table, "cifar100"),
         "repeat": repeat_table,
@@ -403,39 +405,67 @@ TABLES = {
         "terms-small": partial(terms_table, "cifar10-small"),
         "study-small": partial(study_table, "cifar10-small"),
     },
-    "docs/pathmnist.md": {"pathmnist": partial(whole_table, "pathmnist"), "directions": directions_table},
+    "old-docs/pathmnist.md": {"pathmnist": partial(whole_table, "pathmnist"), "directions": directions_table},
     "README.md": {
         "cifar10": partial(short_cifar_table, "cifar10"),
         "training": training_table,
         "collapse": collapse_table,
     },
-    "docs/methods.md": {
+    "old-docs/methods.md": {
         "first-call": first_call_table,
         "first-call-fresh": fresh_table,
         "first-call-real": real_networks_table,
         "methods": methods_table,
         "recalibration": recalibration_table,
     },
-    "docs/segmentation.md": {"camvid": camvid_table},
-    "docs/zeroshot.md": {"zeroshot": zeroshot_table},
+    "old-docs/segmentation.md": {"camvid": camvid_table},
+    "old-docs/zeroshot.md": {"zeroshot": zeroshot_table},
 }
 
 
 def fill(text: str, file: str) -> str:
-    """The text of a file with every marked table made anew."""
+    """Return the text of a page with every marked table written again, as far indented as its mark."""
     for name, table in TABLES[file].items():
-        block = "\n".join([f"<!-- results: {name} -->", *table(), "<!-- end -->"])
-        text, count = re.subn(rf"<!-- results: {name} -->.*?<!-- end -->", lambda _, b=block: b, text, flags=re.DOTALL)
+        lines = table()
+
+        def block(match: re.Match[str], name: str = name, lines: list[str] = lines) -> str:
+            rows = [f"<!-- results: {name} -->", "", *lines, "", "<!-- end -->"]
+            return "\n".join(f"{match[1]}{row}" if row else "" for row in rows)
+
+        text, count = re.subn(
+            rf"^([ ]*)<!-- results: {name} -->.*?<!-- end -->", block, text, flags=re.DOTALL | re.MULTILINE
+        )
         if count != 1:
             raise SystemExit(f"{file} has {count} places for the table {name!r}; it needs one.")
     return text
 
 
+def as_csv(lines: list[str]) -> str:
+    """Return the rows of a Markdown table as CSV, without marks of bold and underlined text."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for line in lines:
+        if line.startswith("|") and not re.fullmatch(r"[|:\s-]+", line):
+            cells = line.strip().strip("|").split(" | ")
+            writer.writerow([re.sub(r"\*\*?|</?u>", "", cell).strip(" |") for cell in cells])
+    return out.getvalue()
+
+
+def files() -> dict[Path, str]:
+    """Return the text of every page with tables, and of a CSV file beside a results page for each of its tables."""
+    found = {}
+    for file, tables in TABLES.items():
+        page = ROOT / file
+        found[page] = fill(page.read_text(encoding="utf-8"), file)
+        if page.parent.name == "results":
+            found |= {page.with_name(f"{name}.csv"): as_csv(table()) for name, table in tables.items()}
+    return found
+
+
 def main() -> None:
     """Rewrite the files in place."""
-    for file in TABLES:
-        path = ROOT / file
-        path.write_text(fill(path.read_text(), file))
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
