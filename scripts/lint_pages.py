@@ -19,7 +19,10 @@ MOST_WORDS = 35
 MOST_CHARACTERS = 120
 MOST_COLUMNS = 8
 
-_NO_PROSE = re.compile(r"\A---\n.*?\n---\n|^[ ]*```.*?^[ ]*```[ ]*$|<!--.*?-->|^[ ]*>[^\n]*|^\$\$.*?^\$\$", re.M | re.S)
+_NO_PROSE = re.compile(
+    r"\A---\n.*?\n---\n|<!-- results:.*?<!-- end -->|^[ ]*```.*?^[ ]*```[ ]*$|<!--.*?-->|^[ ]*>[^\n]*|^\$\$.*?^\$\$",
+    re.M | re.S,
+)
 _FOLDED = re.compile(r"<details.*?</details>|^\?\?\?[^\n]*\n(?:(?:[ ]{4}[^\n]*)?\n)*", re.M | re.S)
 _LINK = re.compile(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])")
 _CODE = re.compile(r"`[^`]+`|\$[^$\n]+\$|https?://\S+")

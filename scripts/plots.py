@@ -99,14 +99,28 @@ PLOTS: dict[str, Callable[[], Figure]] = {
         "cifar10",
         "rus_r",
         (
-            "l1-sparse-tuned", "finetune-tuned", "fcs-tuned", "pour-d-tuned", "projun", "duck-tuned",
-            "pour-p-decisions", "delete-tuned", "pour-p", "scrub-tuned", "neggrad-plus-tuned", "salun-tuned", "gradient-ascent-tuned",
-            "masked-head", "boundary-shrink-tuned", "sure-tuned", "random-label-tuned",
+            "l1-sparse-tuned",
+            "finetune-tuned",
+            "fcs-tuned",
+            "pour-d-tuned",
+            "projun",
+            "duck-tuned",
+            "pour-p-decisions",
+            "delete-tuned",
+            "pour-p",
+            "scrub-tuned",
+            "neggrad-plus-tuned",
+            "salun-tuned",
+            "gradient-ascent-tuned",
+            "masked-head",
+            "boundary-shrink-tuned",
+            "sure-tuned",
+            "random-label-tuned",
         ),
         label="RUS(r), CIFAR-10 without airplane, three seeds",
         references=(("original", "original"), ("second retrained model", "ceiling")),
     ),
-}  # fmt: skip
+}
 
 
 def main() -> None:

@@ -150,6 +150,27 @@ def short_cifar_table(name: str) -> list[str]:
     return render(dataclasses.replace(table, rows=tuple(rows), notes=notes), "markdown").rstrip().splitlines()
 
 
+def few_rows(name: str, rows: tuple[str, ...], columns: tuple[str, ...]) -> list[str]:
+    """Chosen rows and columns of a grid without the paper's values, for the top of a page.
+
+    Args:
+        name: Name of the published file of the experiment.
+        rows: Names of the rows, from top to bottom.
+        columns: Keys of the columns.
+    """
+    table = make_table(grid(name), columns=columns)
+    found = {row.name: row for row in reversed(table.rows) if not row.encoder}
+    lines = [f"| method | {' | '.join(column.label for column in table.columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for row in map(found.__getitem__, rows):
+        label = f"{row.label}, {row.setting}" if row.setting else row.label
+        cells = []
+        for column in table.columns:
+            entry = row.entries.get(column.key)
+            cells.append("–" if entry is None else f"{entry.mean:.{2 if abs(entry.mean) < 2 else 1}f}")
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return lines
+
+
 def class_table(name: str) -> list[str]:
     """Every row that ran on more than one class, and what it did to each."""
     table = make_table(grid(name), columns=("acc_r_change", "acc_f", "rus_r", "answers_r"), by_class=True)
@@ -389,12 +410,19 @@ def terms_table(name: str) -> list[str]:
     return lines
 
 
+CIFAR10_ROWS = ("original", "ceiling", "masked-head", "pour-p", "pour-d-default", "delete-tuned")
+
 TABLES = {
-    "old-docs/reproduction.md": {
+    "docs/results/cifar10.md": {
+        "cifar10-short": partial(
+            few_rows, "cifar10", CIFAR10_ROWS, ("acc_r", "acc_f", "aus", "rus_o", "rus_r", "probe")
+        ),
         "cifar10": partial(whole_table, "cifar10"),
+        "cifar10-batch-norm": batch_norm_table,
+    },
+    "old-docs/reproduction.md": {
         "cifar100": partial(whole_table, "cifar100"),
         "repeat": repeat_table,
-        "batch-norm": batch_norm_table,
         "classes": partial(class_table, "cifar10"),
         "classes-cifar100": partial(class_table, "cifar100-fast"),
         "cifar100-fast": partial(short_cifar_table, "cifar100-fast"),
