@@ -75,12 +75,14 @@ def problems(path: Path) -> list[str]:
         for sentence in sentences(text)
         if sentence.words > MOST_WORDS
     ]
-    prose = blank(text, re.compile(r"^[ ]*```.*?^[ ]*```[ ]*$|<!-- results:.*?<!-- end -->", re.M | re.S))
-    for number, line in enumerate(blank(prose, _FOLDED).split("\n"), 1):
+    shown = blank(blank(text, _FOLDED), re.compile(r"^[ ]*```.*?^[ ]*```[ ]*$", re.M | re.S))
+    for number, line in enumerate(shown.split("\n"), 1):
         columns = line.strip().strip("|").count("|") + 1
         if line.lstrip().startswith("|") and columns > MOST_COLUMNS:
             found.append(f"{path}:{number}: the table has {columns} columns")
-        elif len(_LINK.sub(r"\1", line)) > MOST_CHARACTERS and not line.lstrip().startswith(("|", "[", "<")):
+    prose = blank(shown, re.compile(r"<!-- results:.*?<!-- end -->", re.S))
+    for number, line in enumerate(prose.split("\n"), 1):
+        if len(_LINK.sub(r"\1", line)) > MOST_CHARACTERS and not line.lstrip().startswith(("|", "[", "<")):
             found.append(f"{path}:{number}: the line has {len(line)} characters")
     return found
 

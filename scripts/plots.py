@@ -8,7 +8,9 @@ Writes ``docs/images/results/NAME.svg``. The same results give the same bytes.
 from __future__ import annotations
 
 import argparse
+import json
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,8 @@ from pour.report.figures import save_figure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from matplotlib.axes import Axes
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "images" / "results"
@@ -65,9 +69,7 @@ def dots(points: Sequence[Point], label: str, *, references: Sequence[tuple[str,
         for name, value in references:
             axes.axvline(value, color=REFERENCE, lw=1, ls="--")
             axes.text(value, len(points) - 0.2, name, color=REFERENCE, ha="center", va="bottom", fontsize=8)
-        axes.set_xlabel(label)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="x", color=TEXT, alpha=0.25, lw=0.6)
+        _finish(axes, label)
     return figure
 
 
@@ -91,6 +93,96 @@ def scores(
         points.append((f"{row.label}, {row.setting}" if row.setting else row.label, entry.mean, entry.std or 0.0))
     lines = [(name, found[row].entries[column].mean) for name, row in references]
     return dots(points, label, references=lines, alt=f"{label} of {len(points)} methods on {store}")
+
+
+def classes() -> Figure:
+    """Draw RUS(r) of some methods for each class of CIFAR-10 that was forgotten."""
+    table = make_table(ROOT / "results" / "cifar10.json.gz", columns=("rus_r",), by_class=True)
+    found = {row.name: row for row in reversed(table.rows) if not row.encoder}
+    names = (
+        "ceiling",
+        "fcs-tuned",
+        "projun",
+        "ssd",
+        "pour-p-decisions",
+        "pour-d-default",
+        "delete-tuned",
+        "pour-p",
+        "original",
+    )
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 3.2), layout="constrained")
+        figure.set_label("RUS(r) of nine methods on three classes of CIFAR-10")
+        axes = figure.subplots()
+        for column, colour, shape in zip(table.columns, (MARK, REFERENCE, "#2e9c6a"), "osD", strict=True):
+            entries = [found[name].entries[column.key] for name in names]
+            rows = range(len(names) - 1, -1, -1)
+            label = column.label.partition(", ")[2]
+            axes.errorbar(
+                [entry.mean for entry in entries], rows, xerr=[entry.std or 0.0 for entry in entries],
+                fmt=shape, color=colour, ms=4.5, lw=1.1, capsize=2, label=label,
+            )  # fmt: skip
+        labels = [f"{row.label}, {row.setting}" if row.setting else row.label for row in map(found.__getitem__, names)]
+        axes.set_yticks(list(rows), labels)
+        _finish(axes, "RUS(r), three seeds per class")
+        axes.legend(frameon=False, fontsize=8.5, loc="lower right")
+    return figure
+
+
+def rates() -> Figure:
+    """Draw RUS(o) of POUR-D against its learning rate."""
+    rows = json.loads((ROOT / "results" / "methods" / "pour-d-cifar10-h200.json").read_text())["rows"]
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        if row["method"] == "pour-d" and "failed" not in row:
+            group = f"{row['schedule']}, {row['steps']} steps, BatchNorm {row['batch_norm']}"
+            groups.setdefault(group, []).append((row["factor"], row["rus_o"]))
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+        figure.set_label("RUS(o) of POUR-D against its learning rate")
+        axes = figure.subplots()
+        for (group, points), colour in zip(
+            groups.items(), cycle((MARK, "#2e9c6a", "#9a62c9", "#c94f6d", TEXT)), strict=False
+        ):
+            axes.plot(*zip(*sorted(points), strict=True), marker="o", ms=4, lw=1.3, color=colour, label=group)
+        axes.axhline(0.85, color=REFERENCE, lw=1, ls="--")
+        axes.text(1, 0.86, "printed in the paper", color=REFERENCE, fontsize=8, va="bottom")
+        axes.set_xscale("log")
+        axes.set_ylim(0.35, 0.95)
+        axes.set_ylabel("RUS(o)")
+        _finish(axes, "learning rate, times the default")
+        axes.legend(frameon=False, fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def repeated() -> Figure:
+    """Draw Acc_f of each row of CIFAR-10 in the first and in the second run."""
+    tables = [
+        make_table(ROOT / "results" / f"{name}.json.gz", columns=("acc_f",)) for name in ("cifar10-earlier", "cifar10")
+    ]
+    first, second = ({row.name: row for row in reversed(table.rows) if not row.encoder} for table in tables)
+    names = [name for name in first if name in second]
+    pairs = [(first[name].entries["acc_f"].mean, second[name].entries["acc_f"].mean, name) for name in names]
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(5.2, 4.2), layout="constrained")
+        figure.set_label("Acc_f of each row in two runs of the CIFAR-10 grid")
+        axes = figure.subplots()
+        axes.plot([0, 100], [0, 100], color=REFERENCE, lw=1, ls="--")
+        axes.scatter([pair[0] for pair in pairs], [pair[1] for pair in pairs], s=18, color=MARK, alpha=0.75)
+        for before, after, name in pairs:
+            if abs(before - after) > 8:
+                row = second[name]
+                text = f"{row.label}, {row.setting}" if row.setting else row.label
+                axes.annotate(text, (before, after), xytext=(5, 3), textcoords="offset points", fontsize=8)
+        axes.set_ylabel("Acc_f in percent, second run")
+        _finish(axes, "Acc_f in percent, first run")
+    return figure
+
+
+def _finish(axes: Axes, label: str) -> None:
+    axes.set_xlabel(label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color=TEXT, alpha=0.25, lw=0.6)
 
 
 PLOTS: dict[str, Callable[[], Figure]] = {
@@ -120,6 +212,9 @@ PLOTS: dict[str, Callable[[], Figure]] = {
         label="RUS(r), CIFAR-10 without airplane, three seeds",
         references=(("original", "original"), ("second retrained model", "ceiling")),
     ),
+    "other-classes": classes,
+    "rus-o": rates,
+    "repeat": repeated,
 }
 
 

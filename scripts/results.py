@@ -166,7 +166,7 @@ def few_rows(name: str, rows: tuple[str, ...], columns: tuple[str, ...]) -> list
         cells = []
         for column in table.columns:
             entry = row.entries.get(column.key)
-            cells.append("–" if entry is None else f"{entry.mean:.{2 if abs(entry.mean) < 2 else 1}f}")
+            cells.append("-" if entry is None else f"{entry.mean:.{2 if abs(entry.mean) < 2 else 1}f}")
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return lines
 
@@ -226,22 +226,38 @@ def batch_norm_table() -> list[str]:
     tables = {mode: make_table(grid(store), columns=columns) for mode, store in stores.items()}
     labels = [column.label for column in tables["frozen"].columns]
     lines = [
-        f"| method | BatchNorm | AUS in tuning | seeds | {' | '.join(labels)} |",
-        "|---|---|---|---|" + "---|" * len(labels),
+        f"| method | BatchNorm | {' | '.join(labels)} |",
+        "|---|---|" + "---|" * len(labels),
     ]
     for method in ("finetune", "scrub"):
         for mode, store in stores.items():
-            tuning = load(f"tuning/{store}.json")[method]
             row = tables[mode].row(f"{method}-tuned")
             entries = [row.entries[column] for column in columns]
             values = [f"{entry.mean:.2f}±{entry.std:.2f}" for entry in entries]
-            found = tuning["trials"][tuning["best"]]["aus"]
-            lines.append(f"| {row.label} | {mode} | {found:.3f} | {entries[0].n} | {' | '.join(values)} |")
+            lines.append(f"| {row.label} | {mode} | {' | '.join(values)} |")
     return lines
 
 
-def sweep_table() -> list[str]:
-    """POUR-D at growing learning rates and lengths on one network, and the control beside it on three."""
+def other_classes_table() -> list[str]:
+    """Acc_f and RUS(r) of a few methods on each class of CIFAR-10 that was forgotten."""
+    table = make_table(grid("cifar10"), columns=("acc_f", "rus_r"), by_class=True)
+    found = {row.name: row for row in reversed(table.rows) if not row.encoder}
+    names = {column.key: column.label for column in table.columns}
+    lines = [f"| method | {' | '.join(names.values())} |", "|---" * (len(names) + 1) + "|"]
+    for name in ("ceiling", "pour-p", "pour-p-decisions", "pour-d-default", "delete-tuned", "projun"):
+        row = found[name]
+        label = f"{row.label}, {row.setting}" if row.setting else row.label
+        values = [f"{row.entries[key].mean:.{2 if key.startswith('rus') else 1}f}" for key in names]
+        lines.append(f"| {label} | {' | '.join(values)} |")
+    return lines
+
+
+def sweep_table(*, short: bool = False) -> list[str]:
+    """POUR-D at growing learning rates and lengths on one network, and the control beside it on three.
+
+    Args:
+        short: Only the original, the rates that raise RUS(o) most, and the controls.
+    """
     swept, blended = (load(f"methods/pour-d-cifar10-{name}.json")["rows"] for name in ("h200", "blend-h200"))
     lines = [
         "| rate, times the default | schedule | steps | BatchNorm | Acc_r | Acc_f | RUS(o) | RUS(r) | probe |",
@@ -251,14 +267,33 @@ def sweep_table() -> list[str]:
         lead = {
             "original": ["untouched", "", "", ""],
             "pour-d": [f"{row.get('factor', 0):g}", row.get("schedule"), row.get("steps"), row.get("batch_norm")],
-            "finetune": ["last block anew", row.get("schedule"), f"epochs: {row.get('epochs')}", row.get("batch_norm")],
+            "finetune": [
+                "last block trained again",
+                row.get("schedule"),
+                f"epochs: {row.get('epochs')}",
+                row.get("batch_norm"),
+            ],
         }[row["method"]]
         lines.append(_sweep_line(lead, [row]))
     seeds: dict[str, list[dict[str, Any]]] = {}
     for row in blended:
-        name = f"spread over the others, anchor {row['anchor']:g}" if "anchor" in row else "untouched"
+        name = f"spread class, anchor {row['anchor']:g}" if "anchor" in row else "untouched"
         seeds.setdefault(name, []).append(row)
-    return lines + [_sweep_line([f"{name} ({len(rows)} seeds)", "", "", ""], rows) for name, rows in seeds.items()]
+    if short:
+        # The default rate, ten times this rate, and the last block trained again.
+        chosen = [
+            line for line in lines if re.match(r"\| (untouched|(1|10) \| cosine \| 400 \| frozen|last block)", line)
+        ]
+        lines = [*lines[:2], *chosen[:4]]
+        seeds.pop("untouched", None)
+    lines += [_sweep_line([f"{name} ({len(rows)} seeds)", "", "", ""], rows) for name, rows in seeds.items()]
+    return _without(lines, 1, 3) if short else lines
+
+
+def _without(lines: list[str], *columns: int) -> list[str]:
+    """Return a Markdown table without the columns at these positions."""
+    rows = [line.strip().strip("|").split("|") for line in lines]
+    return ["|" + "|".join(cell for i, cell in enumerate(row) if i not in columns) + "|" for row in rows]
 
 
 def _sweep_line(lead: list[object], rows: list[dict[str, Any]]) -> str:
@@ -394,14 +429,14 @@ def study_table(name: str) -> list[str]:
 def terms_table(name: str) -> list[str]:
     """The bound's three terms at the start and at the end of each method that was followed."""
     lines = [
-        "| method | step | Acc_r | Acc_f | alpha | separation term | forgotten term | retained term | distance |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| method | step | Acc_r | Acc_f | alpha | separation term | retained term | distance |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for method in ("pour-d", "delete", "gradient-ascent"):
         looks = load(f"study/{name}.json")[f"trajectory-{method}"]["result"]["looks"]
         for look in (looks[0], looks[-1]):
             terms = look["terms"]["energy"]
-            values = [terms[term] for term in ("alpha", "separation", "forgotten", "retained", "total")]
+            values = [terms[term] for term in ("alpha", "separation", "retained", "total")]
             cells = ["-" if value is None else f"{value:.3f}" for value in values]
             lines.append(
                 f"| {method} | {look['step']} | {100 * look['acc_r']:.1f} | {100 * look['acc_f']:.1f} | "
@@ -420,18 +455,23 @@ TABLES = {
         "cifar10": partial(whole_table, "cifar10"),
         "cifar10-batch-norm": batch_norm_table,
     },
+    "docs/results/other-classes.md": {
+        "other-classes-short": other_classes_table,
+        "other-classes": partial(class_table, "cifar10"),
+    },
+    "docs/results/rus-o.md": {"rus-o-short": partial(sweep_table, short=True), "rus-o": sweep_table},
+    "docs/results/repeat.md": {"repeat": repeat_table},
+    "docs/results/account.md": {
+        "account-terms": partial(terms_table, "cifar10"),
+        "account-classes": partial(study_table, "cifar10"),
+        "account-terms-small": partial(terms_table, "cifar10-small"),
+        "account-classes-small": partial(study_table, "cifar10-small"),
+    },
     "old-docs/reproduction.md": {
         "cifar100": partial(whole_table, "cifar100"),
-        "repeat": repeat_table,
-        "classes": partial(class_table, "cifar10"),
         "classes-cifar100": partial(class_table, "cifar100-fast"),
         "cifar100-fast": partial(short_cifar_table, "cifar100-fast"),
-        "pour-d": sweep_table,
         "warm-up": warmup_table,
-        "terms": partial(terms_table, "cifar10"),
-        "study": partial(study_table, "cifar10"),
-        "terms-small": partial(terms_table, "cifar10-small"),
-        "study-small": partial(study_table, "cifar10-small"),
     },
     "old-docs/pathmnist.md": {"pathmnist": partial(whole_table, "pathmnist"), "directions": directions_table},
     "README.md": {
