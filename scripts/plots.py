@@ -16,19 +16,22 @@ from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from results import rivals
 
 from pour.bench import make_table
 from pour.report.figures import save_figure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from matplotlib.axes import Axes
+
+    from pour.bench.table import TableRow
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "images" / "results"
 # Mid tones, which are readable on the light and on the dark page.
-TEXT, MARK, REFERENCE = "#7d879c", "#4f7be0", "#d9822b"
+TEXT, MARK, REFERENCE, GREEN = "#7d879c", "#4f7be0", "#d9822b", "#2e9c6a"
 STYLE = {
     "text.color": TEXT,
     "axes.edgecolor": TEXT,
@@ -90,42 +93,117 @@ def scores(
     points = []
     for name in rows:
         row, entry = found[name], found[name].entries[column]
-        points.append((f"{row.label}, {row.setting}" if row.setting else row.label, entry.mean, entry.std or 0.0))
+        points.append((_label(row), entry.mean, entry.std or 0.0))
     lines = [(name, found[row].entries[column].mean) for name, row in references]
     return dots(points, label, references=lines, alt=f"{label} of {len(points)} methods on {store}")
 
 
+def compare(groups: Mapping[str, Mapping[str, tuple[float, float]]], label: str, *, alt: str) -> Figure:
+    """Draw one line per name with one mark per group.
+
+    Args:
+        groups: Values and deviations by name, by group. The first group sets the names, from top to bottom.
+        label: Name of the value.
+        alt: Description of the figure for screen readers.
+    """
+    names = list(next(iter(groups.values())))
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 0.7 + 0.29 * len(names)), layout="constrained")
+        figure.set_label(alt)
+        axes = figure.subplots()
+        for (group, values), colour, shape in zip(groups.items(), (MARK, REFERENCE, GREEN), "osD", strict=False):
+            rows = [len(names) - 1 - names.index(name) for name in values]
+            means, stds = zip(*values.values(), strict=True)
+            axes.errorbar(means, rows, xerr=stds, fmt=shape, color=colour, ms=4.5, lw=1.1, capsize=2, label=group)
+        axes.set_yticks(range(len(names) - 1, -1, -1), names)
+        _finish(axes, label)
+        axes.legend(frameon=False, fontsize=8.5, loc="best")
+    return figure
+
+
+def column(store: str, key: str, rows: Sequence[str], *, by_class: bool = False) -> dict[str, tuple[float, float]]:
+    """Return mean and deviation of a column by the label of its row.
+
+    Args:
+        store: Name of the published file of the experiment.
+        key: Key of the column; with ``by_class`` as the table of classes has it.
+        rows: Names of the rows.
+        by_class: Read the table of classes.
+    """
+    table = make_table(ROOT / "results" / f"{store}.json.gz", columns=(key.partition(".")[0],), by_class=by_class)
+    found = {row.name: row for row in reversed(table.rows) if not row.encoder and key in row.entries}
+    return {
+        _label(found[row]): (found[row].entries[key].mean, found[row].entries[key].std or 0.0)
+        for row in rows
+        if row in found
+    }
+
+
 def classes() -> Figure:
     """Draw RUS(r) of some methods for each class of CIFAR-10 that was forgotten."""
-    table = make_table(ROOT / "results" / "cifar10.json.gz", columns=("rus_r",), by_class=True)
-    found = {row.name: row for row in reversed(table.rows) if not row.encoder}
     names = (
-        "ceiling",
-        "fcs-tuned",
-        "projun",
-        "ssd",
-        "pour-p-decisions",
-        "pour-d-default",
-        "delete-tuned",
-        "pour-p",
+        "ceiling", "fcs-tuned", "projun", "ssd", "pour-p-decisions", "pour-d-default", "delete-tuned", "pour-p",
         "original",
-    )
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 3.2), layout="constrained")
-        figure.set_label("RUS(r) of nine methods on three classes of CIFAR-10")
-        axes = figure.subplots()
-        for column, colour, shape in zip(table.columns, (MARK, REFERENCE, "#2e9c6a"), "osD", strict=True):
-            entries = [found[name].entries[column.key] for name in names]
-            rows = range(len(names) - 1, -1, -1)
-            label = column.label.partition(", ")[2]
-            axes.errorbar(
-                [entry.mean for entry in entries], rows, xerr=[entry.std or 0.0 for entry in entries],
-                fmt=shape, color=colour, ms=4.5, lw=1.1, capsize=2, label=label,
-            )  # fmt: skip
-        labels = [f"{row.label}, {row.setting}" if row.setting else row.label for row in map(found.__getitem__, names)]
-        axes.set_yticks(list(rows), labels)
-        _finish(axes, "RUS(r), three seeds per class")
-        axes.legend(frameon=False, fontsize=8.5, loc="lower right")
+    )  # fmt: skip
+    table = make_table(ROOT / "results" / "cifar10.json.gz", columns=("rus_r",), by_class=True)
+    keys = {column.label.partition(", ")[2]: column.key for column in table.columns}
+    groups = {group: column("cifar10", key, names, by_class=True) for group, key in keys.items()}
+    return compare(groups, "RUS(r), three seeds per class", alt="RUS(r) of nine methods on three classes of CIFAR-10")
+
+
+def cifar100() -> Figure:
+    """Draw RUS(r) on CIFAR-100 for networks of both lengths."""
+    names = (
+        "ceiling", "duck-tuned", "projun", "fcs-tuned", "delete-tuned", "gradient-ascent-tuned", "random-label-tuned",
+        "pour-d-default", "pour-p", "masked-head", "original",
+    )  # fmt: skip
+    stores = {"200 epochs": "cifar100", "60 epochs": "cifar100-fast"}
+    groups = {label: column(store, "rus_r", names) for label, store in stores.items()}
+    return compare(groups, "RUS(r), apple forgotten", alt="RUS(r) of eleven methods on CIFAR-100 for two recipes")
+
+
+def pathmnist() -> Figure:
+    """Draw AUS on the images of both clinics."""
+    names = (
+        "fcs-tuned", "delete-tuned", "pour-p", "masked-head", "pour-d-tuned", "esc", "gradient-ascent-tuned",
+        "boundary-shrink-tuned", "finetune-tuned", "boundary-expand-tuned", "random-label-tuned", "original",
+    )  # fmt: skip
+    groups = {
+        label: column("pathmnist", key, names)
+        for label, key in (("same clinic", "aus"), ("other clinic", "aus_external"))
+    }
+    return compare(groups, "AUS, adipose forgotten, three seeds", alt="AUS of twelve methods on images of two clinics")
+
+
+def camvid() -> Figure:
+    """Draw what is left of each class of CamVid, by method."""
+    table = make_table(ROOT / "results" / "camvid.json.gz")
+    found = {row.name: row for row in reversed(table.rows) if not row.encoder}
+    kinds = {"pour-p-keep": "POUR-P, score kept", "pour-p": "POUR-P, masked", "pour-d": "POUR-D"}
+    groups = {
+        label: {
+            name: (found[f"{name}-{kind}"].entries["iou_f"].mean, 0.0)
+            for name in ("Car", "Pedestrian", "Bicyclist", "Fence", "Pole")
+        }
+        for kind, label in kinds.items()
+    }
+    return compare(groups, "IoU of the forgotten class in percent", alt="IoU that is left of five classes of CamVid")
+
+
+def first_call() -> Figure:
+    """Draw the accuracy that each method leaves on the class, on six small networks."""
+    rows = json.loads((ROOT / "src" / "pour" / "unlearning" / "first_call.json").read_text())["methods"]
+    left = {name: row for name, row in rows.items() if row.get("acc_f") is not None}
+    points = [(name, left[name]["acc_f"], 0.0) for name in sorted(left, key=lambda name: (left[name]["acc_f"], name))]
+    return dots(points, "Acc_f in percent, mean over six networks", alt="Accuracy that each method leaves on the class")
+
+
+def speed() -> Figure:
+    """Draw how many times as long each rival takes."""
+    points = [(f"{operation.partition(',')[0]}: {rival}", ratio, 0.0) for operation, rival, ratio in rivals()]
+    figure = dots(points, "time over the time of pour", alt="Time of each rival over the time of pour")
+    figure.axes[0].set_xscale("log")
+    figure.axes[0].set_xlim(1, 300)
     return figure
 
 
@@ -172,11 +250,15 @@ def repeated() -> Figure:
         for before, after, name in pairs:
             if abs(before - after) > 8:
                 row = second[name]
-                text = f"{row.label}, {row.setting}" if row.setting else row.label
+                text = _label(row)
                 axes.annotate(text, (before, after), xytext=(5, 3), textcoords="offset points", fontsize=8)
         axes.set_ylabel("Acc_f in percent, second run")
         _finish(axes, "Acc_f in percent, first run")
     return figure
+
+
+def _label(row: TableRow) -> str:
+    return f"{row.label}, {row.setting}" if row.setting else row.label
 
 
 def _finish(axes: Axes, label: str) -> None:
@@ -215,6 +297,11 @@ PLOTS: dict[str, Callable[[], Figure]] = {
     "other-classes": classes,
     "rus-o": rates,
     "repeat": repeated,
+    "cifar100": cifar100,
+    "pathmnist": pathmnist,
+    "camvid": camvid,
+    "first-call": first_call,
+    "speed": speed,
 }
 
 

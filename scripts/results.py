@@ -55,6 +55,24 @@ def training_table() -> list[str]:
     return lines
 
 
+def rivals() -> list[tuple[str, str, float]]:
+    """Return operation, rival and the rival's time over the time of pour, from the benchmarks."""
+    loop = load("training/benchmark-loop.json")["ratio"]
+    found = [
+        ("training, 50,000 images, H200", "compiled step, DataLoader", loop["over compiled bf16 on a DataLoader"]),
+        ("training, 50,000 images, H200", "float32 loop, DataLoader", loop["over fp32 eager"]),
+    ]
+    rows = [row for row in load("cka/cpu.json")["small"]["rows"] if not row["name"].startswith("pour")]
+    cka = [("linear CKA, 10,000 x 512, CPU", row["name"], row["times_ours"]) for row in rows]
+    return found + sorted(cka, key=lambda row: row[2])
+
+
+def rivals_table() -> list[str]:
+    """Each rival's time over the time of pour."""
+    lines = ["| operation | rival | time over the time of pour |", "|---|---|---|"]
+    return lines + [f"| {operation} | {rival} | {ratio:.1f} |" for operation, rival, ratio in rivals()]
+
+
 def collapse_table() -> list[str]:
     """Neural Collapse beside its control."""
     lines = [
@@ -80,6 +98,39 @@ def zeroshot_table() -> list[str]:
 def camvid_table() -> list[str]:
     """Every class forgotten from one segmentation network, and what that did to the others."""
     return render(make_table(grid("camvid")), "markdown").rstrip().splitlines()
+
+
+def camvid_short() -> list[str]:
+    """POUR-D on each class of CamVid."""
+    table = make_table(grid("camvid"))
+    lines = [
+        "| class | IoU before | IoU after | IoU of the others, change | without the class's pixels | RUS(o) |",
+        "|---" * 6 + "|",
+    ]
+    found = {row.name: row for row in reversed(table.rows) if not row.encoder}
+    for name in ("Car", "Pedestrian", "Bicyclist", "Fence", "Pole"):
+        before, after = (found[f"{name}-{kind}"].entries for kind in ("original", "pour-d"))
+        changes = [f"{after[key].mean - before[key].mean:+.1f}" for key in ("iou_r", "iou_r_rest")]
+        values = [f"{before['iou_f'].mean:.1f}", f"{after['iou_f'].mean:.1f}", *changes, f"{after['rus_o'].mean:.2f}"]
+        lines.append(f"| {name} | {' | '.join(values)} |")
+    return lines
+
+
+def zeroshot_short() -> list[str]:
+    """Each direction, for ten concepts in turn and for all at once."""
+    table = make_table(grid("zeroshot"))
+    lines = [
+        "| forgotten | removed | concept before | concept after | others, change | transfer, change |",
+        "|---" * 6 + "|",
+    ]
+    found = {row.name: row for row in table.rows}
+    for request in ("each of 10", "10 at once"):
+        for part in ("specific", "centered", "text"):
+            row = found[f"{request}-{part}"].entries
+            values = [f"{row['acc_f_before'].mean:.1f}", f"{row['acc_f'].mean:.1f}"]
+            values += [f"{row[key].mean:+.1f}" for key in ("acc_r_change", "transfer_change")]
+            lines.append(f"| {request} | `{part}` | {' | '.join(values)} |")
+    return lines
 
 
 def directions_table() -> list[str]:
@@ -230,7 +281,7 @@ def batch_norm_table() -> list[str]:
         "|---|---|" + "---|" * len(labels),
     ]
     for method in ("finetune", "scrub"):
-        for mode, store in stores.items():
+        for mode in stores:
             row = tables[mode].row(f"{method}-tuned")
             entries = [row.entries[column] for column in columns]
             values = [f"{entry.mean:.2f}±{entry.std:.2f}" for entry in entries]
@@ -445,15 +496,25 @@ def terms_table(name: str) -> list[str]:
     return lines
 
 
+CIFAR100_ROWS = ("original", "ceiling", "pour-p", "pour-d-default", "delete-tuned", "duck-tuned")
+PATHMNIST_ROWS = ("original", "masked-head", "pour-p", "pour-d-tuned", "delete-tuned", "fcs-tuned")
+PATHMNIST_COLUMNS = ("acc_r", "acc_f", "aus", "acc_r_external", "acc_f_external", "aus_external", "rus_o")
+CIFAR_COLUMNS = ("acc_r", "acc_f", "aus", "rus_o", "rus_r", "probe")
 CIFAR10_ROWS = ("original", "ceiling", "masked-head", "pour-p", "pour-d-default", "delete-tuned")
 
 TABLES = {
     "docs/results/cifar10.md": {
-        "cifar10-short": partial(
-            few_rows, "cifar10", CIFAR10_ROWS, ("acc_r", "acc_f", "aus", "rus_o", "rus_r", "probe")
-        ),
+        "cifar10-short": partial(few_rows, "cifar10", CIFAR10_ROWS, CIFAR_COLUMNS),
         "cifar10": partial(whole_table, "cifar10"),
         "cifar10-batch-norm": batch_norm_table,
+    },
+    "docs/results/cifar100.md": {
+        "cifar100-short": partial(few_rows, "cifar100", CIFAR100_ROWS, CIFAR_COLUMNS),
+        "cifar100-fast-short": partial(few_rows, "cifar100-fast", CIFAR100_ROWS, CIFAR_COLUMNS),
+        "cifar100": partial(whole_table, "cifar100"),
+        "cifar100-fast": partial(short_cifar_table, "cifar100-fast"),
+        "cifar100-classes": partial(class_table, "cifar100-fast"),
+        "cifar100-warm-up": warmup_table,
     },
     "docs/results/other-classes.md": {
         "other-classes-short": other_classes_table,
@@ -467,27 +528,25 @@ TABLES = {
         "account-terms-small": partial(terms_table, "cifar10-small"),
         "account-classes-small": partial(study_table, "cifar10-small"),
     },
-    "old-docs/reproduction.md": {
-        "cifar100": partial(whole_table, "cifar100"),
-        "classes-cifar100": partial(class_table, "cifar100-fast"),
-        "cifar100-fast": partial(short_cifar_table, "cifar100-fast"),
-        "warm-up": warmup_table,
-    },
-    "old-docs/pathmnist.md": {"pathmnist": partial(whole_table, "pathmnist"), "directions": directions_table},
-    "README.md": {
-        "cifar10": partial(short_cifar_table, "cifar10"),
-        "training": training_table,
-        "collapse": collapse_table,
-    },
-    "old-docs/methods.md": {
+    "docs/results/first-call.md": {
         "first-call": first_call_table,
         "first-call-fresh": fresh_table,
         "first-call-real": real_networks_table,
-        "methods": methods_table,
-        "recalibration": recalibration_table,
+        "first-call-cifar10": methods_table,
     },
-    "old-docs/segmentation.md": {"camvid": camvid_table},
-    "old-docs/zeroshot.md": {"zeroshot": zeroshot_table},
+    "docs/results/pathmnist.md": {
+        "pathmnist-short": partial(few_rows, "pathmnist", PATHMNIST_ROWS, PATHMNIST_COLUMNS),
+        "pathmnist": partial(whole_table, "pathmnist"),
+        "pathmnist-directions": directions_table,
+    },
+    "docs/results/camvid.md": {"camvid-short": camvid_short, "camvid": camvid_table},
+    "docs/results/zeroshot.md": {"zeroshot-short": zeroshot_short, "zeroshot": zeroshot_table},
+    "docs/results/speed.md": {
+        "speed-training": training_table,
+        "speed-rivals": rivals_table,
+        "speed-collapse": collapse_table,
+    },
+    "docs/how-to/after-forgetting.md": {"recalibration": recalibration_table},
 }
 
 
