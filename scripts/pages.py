@@ -83,10 +83,10 @@ def methods_page() -> Iterator[str]:
     yield "# Methods\n"
     yield GENERATED
     yield (
-        "Each card shows the data that a method reads, its options with their defaults, and its result at its\n"
-        "defaults on [six small networks](../results/first-call.md) that forget one class of digits: the accuracy\n"
-        "that is left on the class / the change on the other classes in points.\n"
-        "[Choose a method](../how-to/choose-a-method.md) says which one suits your data.\n"
+        "Each card shows the data that a method reads and its options with their defaults.\n"
+        "*Six small networks* is its result at its defaults on [a test bed](../results/first-call.md):\n"
+        "the accuracy that is left on the class / the change on the other classes in points.\n"
+        "[Choose a method](../how-to/choose-a-method.md) explains which method suits your data.\n"
     )
     infos = {info.name: info for info in pour.list_methods()}
     order = ["pour-a", "pour-p", "pour-d", *sorted(set(infos) - {"pour-a", "pour-p", "pour-d"})]
