@@ -1,4 +1,4 @@
-"""The rooms of docs/architecture.md, and the order in which they import each other."""
+"""The rooms of docs/project/architecture.md, and the order in which they import each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pour.training import list_tasks
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "pour"
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "project" / "architecture.md").read_text(encoding="utf-8")
 ROOMS = re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE)
 
 
