@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +15,9 @@ FAST = sorted(page for page, speed in PAGES.items() if speed == "fast")
 SLOW = sorted(page for page, speed in PAGES.items() if speed == "slow")
 
 
-def run(path: Path, folder: Path) -> int:
+def run(path: Path, folder: Path, **options: Any) -> int:
     with torch.random.fork_rng():
-        return Page(path, folder).run()
+        return Page(path, folder, **options).run()
 
 
 @pytest.mark.parametrize("page", FAST)
@@ -30,8 +31,15 @@ def test_a_longer_page_runs_as_pasted(page: str, tmp_path: Path) -> None:
     assert run(ROOT / "docs" / page, tmp_path) > 0
 
 
-def test_the_readme_runs_as_pasted(tmp_path: Path) -> None:
-    assert run(ROOT / "README.md", tmp_path) > 2
+def test_the_readmes_example_runs_as_pasted(tmp_path: Path) -> None:
+    assert run(ROOT / "README.md", tmp_path, languages=("python", "text")) == 1
+    assert "pour-a" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_readmes_commands_run_as_pasted(tmp_path: Path) -> None:
+    assert run(ROOT / "README.md", tmp_path, languages=("console",)) >= 6
+    assert {"audit.html", "network.safetensors"} <= {file.name for file in tmp_path.iterdir()}
 
 
 def test_an_output_of_other_words_is_found() -> None:

@@ -93,6 +93,8 @@ class Page:
     path: Path
     folder: Path
     """Empty folder in which the reader works."""
+    languages: tuple[str, ...] = ("python", "console", "text")
+    """Languages of the blocks to execute."""
     namespace: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
     printed: str = ""
     """What the previous block printed."""
@@ -116,7 +118,7 @@ class Page:
 
     def _evaluator(self, language: str, options: str) -> Callable[[Example], None] | None:
         title = re.search(r'title="([^"]+)"', options)
-        if "no-run" in options:
+        if "no-run" in options or (language not in self.languages and not title):
             return None
         if title:
             return lambda example: self._write(title[1], example.parsed)
