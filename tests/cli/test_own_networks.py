@@ -50,7 +50,7 @@ def test_a_saved_file_asks_for_the_network_again(tmp_path):
     said(here("unlearn", "plain.pt", *forget, "--arch", "mynet.py:plain", *NORMALISED, "--out", out))
     sentence = complaint(here("unlearn", out, *forget, "--out", tmp_path / "g.safetensors"))
     assert "contains a network of your own code ('mynet.py:plain' when it was saved)" in sentence
-    assert "--arch FILE.py:NAME (docs/own_networks.md)" in sentence
+    assert "--arch FILE.py:NAME (docs/how-to/own-data.md)" in sentence
     # Normalisation and number of classes come from the file.
     again = ["unlearn", out, "--forget", 5, "--method", "pour-p", "--arch", "mynet.py:plain", "--out"]
     said(here(*again, tmp_path / "g.safetensors"))
@@ -106,7 +106,7 @@ def test_no_experiment_causes_an_import(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("inside")
 def test_messages_about_architectures_lead_to_the_page(tmp_path):
     out = ["--method", "pour-p", "--forget", 3, "--data", "digits.npz", "--out", tmp_path / "f.safetensors"]
-    page = "(docs/own_networks.md)"
+    page = "(docs/how-to/own-data.md)"
     assert page in complaint(here("unlearn", "net.pt", *out, "--arch", "shopnet"))
     assert page in complaint(here("unlearn", "net.pt", *out, "--arch", "mynet.Net"))
-    assert "docs/own_networks.md" in complaint(here("unlearn", "net.pt", *out))
+    assert "docs/how-to/own-data.md" in complaint(here("unlearn", "net.pt", *out))

@@ -178,11 +178,11 @@ def test_plain_weights_are_told_to_name_their_network(tmp_path, plain, files):
     for file in (plain(), nameless):
         sentence = refusal("unlearn", file, *options)
         assert "does not name its architecture; name it with --arch (" in sentence
-        assert sentence.endswith("docs/own_networks.md), and its classes with --data or --num-classes.")
+        assert sentence.endswith("docs/how-to/own-data.md), and its classes with --data or --num-classes.")
     for command in (["unlearn", plain(), *options], ["audit", files[0], plain(), "--forget", 3]):
         sentence = refusal(*command, "--data", "digits")
         assert "does not name its architecture; name it with --arch (" in sentence
-        assert sentence.endswith("docs/own_networks.md).")
+        assert sentence.endswith("docs/how-to/own-data.md).")
     words = ["--concept", "a cat", "--out", tmp_path / "f.safetensors"]
     assert "--concept is for zero-shot classifiers" in refusal("unlearn", plain(), *words)
 

@@ -13,7 +13,7 @@ __all__ = ["methods"]
 
 _TEST_BED = (
     "test bed: mean accuracy on the forgotten class / mean change on the other classes, in points, of test images of "
-    "six small digit networks, one class forgotten, every option at its default (docs/methods.md)."
+    "six small digit networks, one class forgotten, every option at its default (docs/results/first-call.md)."
 )
 
 

@@ -82,7 +82,7 @@ def decompose_discrepancy(
     exchanges the roles, :math:`P - Q = (\alpha-\beta)(Q_u - Q_n) + \alpha (P_u - Q_u) + (1-\alpha)(P_n - Q_n)`: alpha
     is the weight and K(Q_u, Q_n) the separation. It is the proposition of the paper's main text, and "retrained" the
     appendix's. The default is "retrained", because a retrained model never predicts u: with beta = 0 it needs no Q_u.
-    docs/theory.md compares both.
+    docs/concepts/theory.md compares both.
 
     A term of weight 0 is 0 even if its part is empty. All terms share one kernel, bandwidth and set of slices, without
     which the inequalities would not hold. Wasserstein-2 is no integral probability metric.

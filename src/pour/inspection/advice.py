@@ -1,4 +1,4 @@
-"""Recommend a method and a direction, by rules that were measured (docs/methods.md)."""
+"""Recommend a method and a direction, by rules that were measured (docs/results/first-call.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["advise", "expectations"]
 
 _SAMPLED_CLASSES = 5
-# Share of a class that counts as forgotten in docs/methods.md.
+# Share of a class that counts as forgotten in docs/results/first-call.md.
 _LEFT = 0.03
 
 

@@ -32,7 +32,7 @@ LIBRARIES = {"timm": "vision", "torchvision": "vision", "hf": "hf", "smp": "segm
 """Prefix of the names of a library's networks, and the extra of pour that installs the library."""
 POSITIONS = "pos_embed"
 """Name of the position embeddings in networks of timm."""
-USER_NETWORKS_PAGE = "docs/own_networks.md"
+USER_NETWORKS_PAGE = "docs/how-to/own-data.md"
 """Page on networks of the user's own code, for messages."""
 USER_NETWORKS = f"A network of your own is named FILE.py:NAME or package.module:NAME ({USER_NETWORKS_PAGE})."
 """Last sentence of messages about an unknown architecture."""
