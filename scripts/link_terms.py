@@ -17,8 +17,8 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 GLOSSARY = Path("reference/glossary.md")
-# Generated pages, and pages that consist of a file from another folder.
-SKIPPED = {"reference/cli.md", "reference/api.md", "project/changelog.md", "project/contributing.md"}
+# Pages that consist of a file from another folder.
+SKIPPED = {"project/changelog.md", "project/contributing.md"}
 MASKED = re.compile(
     r"\A---\n.*?\n---\n"  # front matter
     r"|<!-- results:.*?<!-- end -->"  # generated tables

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer.main
+from link_terms import GLOSSARY, first_uses, terms, with_links
 
 import pour
 from pour.cli import COMMANDS, make_app
@@ -115,8 +116,7 @@ def _markdown(docstring: str) -> str:
     """Return a docstring as Markdown: dedented, without sections of arguments and examples."""
     first, _, rest = docstring.partition("\n")
     body = "\n".join(line.removeprefix("    ") for line in rest.split("\n"))
-    text = f"{first.strip()}\n{body}".split("\nArgs:")[0].split("\nExample:")[0].strip()
-    return re.sub(r":\w+:`~?([^`]+)`", lambda match: f"`{match[1].rpartition('.')[2]}`", text).replace("``", "`")
+    return f"{first.strip()}\n{body}".split("\nArgs:")[0].split("\nExamples:")[0].strip()
 
 
 def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
@@ -175,7 +175,10 @@ def outdated_pages(*, write: bool) -> list[str]:
     metrics = ROOT / "docs" / "concepts" / "metrics.md"
     pages = {REFERENCE / name: "\n".join(content()).rstrip() + "\n" for name, content in PAGES.items()}
     pages[metrics] = with_metrics(metrics.read_text(encoding="utf-8"))
-    for file, text in pages.items():
+    glossary = terms((ROOT / "docs" / GLOSSARY).read_text(encoding="utf-8"))
+    for file, content in pages.items():
+        page = file.relative_to(ROOT / "docs")
+        text = with_links(content, first_uses(content, glossary), page)
         if not file.is_file() or file.read_text(encoding="utf-8") != text:
             outdated.append(file.name)
             if write:

@@ -34,8 +34,8 @@ _PIXEL = 255
 class BoundaryShrink(ForgetOnlyMethod):
     """Train forget images towards the nearest wrong class, found by attacking the original.
 
-    One step of the fast gradient sign method through the frozen original l_o gives
-    x' = round(clip(x + eps sign(grad_x CE(l_o(x), y)), 0, 1) to 1/255), whose class y' = argmax l_o(x') is the nearest
+    One step of the fast gradient sign method goes through the frozen original l_o. It gives the image
+    x' = round(clip(x + eps sign(grad_x CE(l_o(x), y)), 0, 1) to 1/255). Its class y' = argmax l_o(x') is the nearest
     wrong class. The loss is CE(l(x), y'). The attack works on pixels in [0, 1], because normalisation is part of the
     model. If it fails, y' = y teaches the class again, so the share of successful attacks is logged. Defaults of
     DELETE's code (the original: SGD 1e-5, 10 epochs, batches of 64, no augmentation, so y' is the same in every epoch).

@@ -40,15 +40,15 @@ _REPAIR_FORGET_FACTOR = 0.1
 class Duck(IterativeMethod):
     """Move each forget image's features to the nearest centroid of a retained class, classifying retained images.
 
-    min lambda_1 (1 - cos(theta(x), c(x))) over D_f + lambda_2 CE(scores / T) over D_r. The centroids are the retained
-    classes' mean features in the original network (at most 50 batches, evaluation mode). c(x) is the centroid nearest
+    The loss is lambda_1 (1 - cos(theta(x), c(x))) over D_f + lambda_2 CE(scores / T) over D_r. The centroids are the
+    mean features of the retained classes in the original network (at most 50 batches, evaluation mode). c(x) is the centroid nearest
     to the original's features of x by cosine, so it does not move during training. Every forget batch is paired with
     ``retain_batches`` retained batches. The epochs end when fewer than 1 % of the un-augmented forget images are
     classified as before. Then ``repair_epochs`` follow at a low rate, falling along a cosine, with lambda_1 / 10.
 
-    The defaults are the authors' values: lambda 1 and 1.4, T 2, batch 256, Adam (here AdamW without weight decay, which
-    is the same) at 4e-4 and 1e-4, at most 200 epochs and 41 retained batches (6 on CIFAR-100). BatchNorm is frozen,
-    because every step contains as many forget as retained images.
+    The defaults are the authors' values. lambda is 1 and 1.4, T is 2, and batches have 256 images. Adam (here AdamW
+    without weight decay, which is the same) has the rates 4e-4 and 1e-4. There are at most 200 epochs and 41 retained
+    batches (6 on CIFAR-100). BatchNorm is frozen, because every step contains as many forget as retained images.
     """
 
     name: ClassVar[str] = "duck"

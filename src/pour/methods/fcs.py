@@ -41,10 +41,10 @@ class Fcs(IterativeMethod):
     which are not trained, with one step per batch of D_f. The other minimises CE over D_r. The contrastive term has no
     positive pair: it is lowest when each forget image is equally similar to all retained images.
 
-    Three SGD optimisers keep their own momentum: lr 5e-3 and 3e-4 without weight decay for the first two, the latter
-    falling along a cosine over all its steps to 1e-6, and ``lr`` with ``weight_decay`` for the retained images (1e-3
-    for every 64 images of a batch: change it with ``batch_size``). The defaults (tau 1.15, 8 rounds, batch 256, no
-    augmentation, weight decay 1e-2, twenty times the value in training) won the NeurIPS 2023 challenge. They were tuned
+    Three SGD optimisers keep their own momentum. The first two have the rates 5e-3 and 3e-4, without weight decay. The
+    second rate falls along a cosine to 1e-6. The third trains retained images with ``lr`` and ``weight_decay``; its
+    rate is 1e-3 for every 64 images of a batch, so change it with ``batch_size``. The defaults won the NeurIPS 2023
+    challenge: tau 1.15, 8 rounds, batch 256, no augmentation, weight decay 1e-2 (twenty times the value in training). They were tuned
     there for random subsets of faces, and Deep Unlearn searches them again. BatchNorm trains, and every round ends on
     retained images.
     """

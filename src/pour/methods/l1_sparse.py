@@ -32,9 +32,9 @@ __all__ = ["L1Sparse"]
 class L1Sparse(IterativeMethod):
     """Fine-tune on the retained images with an l1 penalty on the weights that fades to zero.
 
-    min CE over D_r + alpha_t |params|_1 with alpha_t = alpha max(0, 1 - t / (T - T_0)): t is the step, T the number of
-    steps, and the last T_0 steps (``plain_epochs``) are plain fine-tuning. lr 0.01 and 10 epochs are from the authors'
-    code. Its printed default of alpha, 0.2, belongs to another method and would destroy the network; values from 1e-4
+    The loss is CE over D_r + alpha_t |params|_1 with alpha_t = alpha max(0, 1 - t / (T - T_0)). Here t is the step and T
+    the number of steps. The last T_0 steps (``plain_epochs``) are plain fine-tuning. lr 0.01 and 10 epochs are from the
+    authors' code. Its printed default of alpha, 0.2, belongs to another method and would destroy the network; values from 1e-4
     to 1e-3 work. The logged loss includes the penalty. BatchNorm trains on the retained images.
     """
 

@@ -57,12 +57,14 @@ _UNCHANGED = Measured(left=1.0, changed=0.0, anchor_error=0.0)
 class PourA(IterativeMethod):
     """Put the projector P in front of the head, and train the encoder until its features are projected already.
 
-    On forget images x the loss is |theta_s(x) - P theta(x)|^2 + m |Q (theta_s(x) - P theta(x))|^2, with theta the
-    original encoder, theta_s the trained encoder and Q an orthonormal basis of the directions that P reads. On anchors
+    Let theta be the original encoder, theta_s the trained encoder, and Q an orthonormal basis of the directions that P
+    reads. On forget images x the loss is |theta_s(x) - P theta(x)|^2 + m |Q (theta_s(x) - P theta(x))|^2. On anchors
     x', transformed copies of the forget images, it is w |P theta_s(x') - P theta(x')|^2. The factor m is the variance
-    of the anchors' features over the mean of |theta(x) - P theta(x)|^2, so that both sides start alike. P is the first
-    of the directions weights, decisions and scores that leaves at most 0.2 % of the forget images with their class and
-    changes no decision between retained classes on the anchors. The learning rate comes from short trials.
+    of the anchors' features over the mean of |theta(x) - P theta(x)|^2, so that both sides start alike.
+
+    P is the first of the directions weights, decisions and scores that passes two limits. It leaves at most 0.2 % of
+    the forget images with their class, and changes no decision between retained classes on the anchors. The learning
+    rate comes from short trials.
     """
 
     name: ClassVar[str] = "pour-a"

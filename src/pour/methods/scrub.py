@@ -34,9 +34,9 @@ __all__ = ["Scrub"]
 class Scrub(IterativeMethod):
     """Alternate passes away from the original on forget images and back to it on retained images.
 
-    In each of the first ``ascent_epochs`` epochs, max KL_T(original || student) over D_f; in every epoch after that
-    min gamma CE + alpha KL_T(original || student) over D_r, with KL_T = T^2 KL at temperature T, averaged over the
-    batch. One optimiser does both. The defaults are the authors' for CIFAR-10 (gamma 0.99, alpha 0.001, T 4, 2 ascents
+    Each of the first ``ascent_epochs`` epochs maximises KL_T(original || student) over D_f. Every epoch then minimises
+    gamma CE + alpha KL_T(original || student) over D_r. KL_T is T^2 KL at temperature T, averaged over the batch. One
+    optimiser does both. The defaults are the authors' for CIFAR-10 (gamma 0.99, alpha 0.001, T 4, 2 ascents
     in 3 epochs, lr 5e-4, weight decay 5e-4) with their batch of 512 for whole classes. Their rate falls to a tenth
     after epochs 3, 5 and 9, so it is constant here. The forget batch size decides the number of ascents and is the most
     important option. BatchNorm trains: each ascent fills its statistics with the forgotten class, and the following

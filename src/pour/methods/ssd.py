@@ -34,7 +34,7 @@ class Ssd(Method):
 
     Importance is I = mean over batches of (gradient of the batch's mean loss)^2, in evaluation mode. A weight with
     I_f > alpha I_D is multiplied by min(lambda I_D / I_f, 1); nothing is trained. This is not the Fisher information of
-    single images: the gradient of a batch is squared, so I depends on the batch size and on the images that share a
+    single images. The gradient of a batch is squared. So I depends on the batch size and on the images that share a
     batch (here all training images, mixed by the seed). If the retained images' gradients have vanished, I_f / I_D is
     about 1 / share^2 of the forget images, 100 for one class in ten. With a larger alpha no weight is chosen. Defaults
     as published for ResNet-18.

@@ -36,10 +36,10 @@ __all__ = ["TextDirection"]
 class TextDirection(ProjectingMethod):
     """Project text embeddings of the forgotten classes out of the image embeddings; closed form, no images.
 
-    The image embedding z becomes P z with P = I - Q^T Q, Q an orthonormal basis of one direction per class. With t the
-    unit embedding of the class's text, and m and C mean and covariance of the retained classes' texts, the direction is
-    t (text, as in the paper), t - m (centered) or (0.1 C + 0.9 tr(C)/d I)^-1 (t - m) (specific). The texts are embedded
-    by the text encoder of the request. Without one, the rows of the head are the embeddings.
+    The image embedding z becomes P z with P = I - Q^T Q, Q an orthonormal basis of one direction per class. Let t be
+    the unit embedding of the class's text, and m and C mean and covariance of the texts of the retained classes. The
+    direction is t (text, as in the paper), t - m (centered) or (0.1 C + 0.9 tr(C)/d I)^-1 (t - m) (specific). The texts
+    are embedded by the text encoder of the request. Without one, the rows of the head are the embeddings.
     """
 
     name: ClassVar[str] = "text-direction"
