@@ -35,9 +35,16 @@ for digit, axis in enumerate(axes):
 def trained(data, seed):
     torch.manual_seed(seed)
     network = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(), nn.Linear(32, 10),
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
     )
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
     for _ in range(25):
@@ -88,8 +95,13 @@ _ = axes[0].set_ylabel("digit")
 
 # %%
 report = pour.audit(
-    original=original, unlearned=student, retrained=retrained, data={"train": train, "test": test},
-    classes=[3], device="cpu", progress=False,
+    original=original,
+    unlearned=student,
+    retrained=retrained,
+    data={"train": train, "test": test},
+    classes=[3],
+    device="cpu",
+    progress=False,
 )
 for sentence in report.summary:
     print(sentence)

@@ -31,9 +31,16 @@ train, test = (images[:1200], labels[:1200]), (images[1200:], labels[1200:])
 def trained(inputs, targets, seed):
     torch.manual_seed(seed)
     network = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(), nn.Linear(32, 10),
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
     )
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
     for _ in range(25):
@@ -60,7 +67,9 @@ def accuracy(network, inputs, targets, rows):
 
 is_three = test[1] == 3
 for name, network in students.items():
-    print(f"{name:12} 3: {accuracy(network, *test, is_three):6.1%}   others: {accuracy(network, *test, ~is_three):6.1%}")
+    print(
+        f"{name:12} 3: {accuracy(network, *test, is_three):6.1%}   others: {accuracy(network, *test, ~is_three):6.1%}"
+    )
 
 # %% [markdown]
 # ## A probe on the features

@@ -62,9 +62,16 @@ train, test = TensorDataset(images[:1200], labels[:1200]), TensorDataset(images[
 def trained(data, seed):
     torch.manual_seed(seed)
     network = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(), nn.Linear(32, 10),
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
     )
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
     for _ in range(25):
@@ -94,12 +101,15 @@ rows = []
 calls = {"flatten": {"lr": 1e-4}, "flatten, higher rate": {"lr": 1e-3}, "delete": {}, "pour-a": {}}
 for name, options in calls.items():
     method = name.partition(",")[0]
-    student = pour.unlearn(
-        original, classes=[3], forget=threes, method=method, device="cpu", progress=False, **options
-    )
+    student = pour.unlearn(original, classes=[3], forget=threes, method=method, device="cpu", progress=False, **options)
     report = pour.audit(
-        original=original, unlearned=student, retrained=retrained, data={"train": train, "test": test},
-        classes=[3], device="cpu", progress=False,
+        original=original,
+        unlearned=student,
+        retrained=retrained,
+        data={"train": train, "test": test},
+        classes=[3],
+        device="cpu",
+        progress=False,
     )
     rows.append((name, *(report.value(metric) for metric in ("acc_r", "acc_f", "rus_r", "probe_linear"))))
 

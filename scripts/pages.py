@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import re
 import sys
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,9 +83,9 @@ def methods_page() -> Iterator[str]:
     yield "# Methods\n"
     yield GENERATED
     yield (
-        "Each card shows the data that a method reads and its options with their defaults.\n"
-        "*Six small networks* is its result at its defaults on [a test bed](../results/first-call.md):\n"
-        "the accuracy that is left on the class / the change on the other classes in points.\n"
+        "Each card shows the data that a method reads, and its options with their defaults.\n\n"
+        "*Six small networks* is its result at its defaults on [a test bed](../results/first-call.md). The first number is\n"
+        "the accuracy that is left on the class. The second is the change on the other classes in points.\n\n"
         "[Choose a method](../how-to/choose-a-method.md) explains which method suits your data.\n"
     )
     infos = {info.name: info for info in pour.list_methods()}
@@ -139,7 +138,7 @@ def api_page() -> Iterator[str]:
     for room in rooms:
         names = sorted(getattr(getattr(pour, room), "__all__", ()))
         yield f"### pour.{room}\n"
-        yield textwrap.fill(", ".join(f"`{name}`" for name in names), 110, break_on_hyphens=False) + "\n"
+        yield "\n".join(f"- `{name}`" for name in names) + "\n"
 
 
 def metrics_table() -> Iterator[str]:

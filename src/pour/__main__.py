@@ -1,4 +1,4 @@
-"""``python -m pour`` and the script ``pour``."""
+"""`python -m pour` and the script `pour`."""
 
 import os
 import signal

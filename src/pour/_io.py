@@ -19,7 +19,7 @@ __all__ = ["atomic_path", "existing_file", "refuse_to_overwrite", "write_text"]
 
 
 def existing_file(path: str | os.PathLike[str], kind: str = "file") -> Path:
-    """Return ``path``. Raise UsageError if there is no such file."""
+    """Return `path`. Raise UsageError if there is no such file."""
     file = Path(path)
     if file.is_dir():
         raise UsageError(f"{file} is a folder; give the name of a {kind}.")
@@ -29,7 +29,7 @@ def existing_file(path: str | os.PathLike[str], kind: str = "file") -> Path:
 
 
 def refuse_to_overwrite(path: Path, *, overwrite: bool) -> None:
-    """Raise UsageError unless ``path`` is free for a file, or is a file and ``overwrite`` is True."""
+    """Raise UsageError unless `path` is free for a file, or is a file and `overwrite` is True."""
     blocked = next((parent for parent in path.parents if parent.is_file()), None)
     if blocked is not None:
         raise UsageError(f"{path} cannot be written, because {blocked} is a file and not a folder.")
@@ -43,9 +43,9 @@ def refuse_to_overwrite(path: Path, *, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the path of a temporary file in the same folder, which replaces ``path`` only if the block succeeds.
+    """Yield the path of a temporary file in the same folder, which replaces `path` only if the block succeeds.
 
-    After any error, such as a full disk, the temporary file is removed and ``path`` has not changed. If ``path`` is a
+    After any error, such as a full disk, the temporary file is removed and `path` has not changed. If `path` is a
     link, its target is replaced.
     """
     target = Path(os.path.realpath(path))
@@ -68,6 +68,6 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` to ``path`` as UTF-8, atomically."""
+    """Write `text` to `path` as UTF-8, atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

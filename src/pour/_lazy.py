@@ -1,4 +1,4 @@
-"""Names that are imported when first used, so that ``pour --help`` does not wait for torchmetrics."""
+"""Names that are imported when first used, so that `pour --help` does not wait for torchmetrics."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, homes: Mapping[str, Sequence[str]], rooms: Container[str] = ()) -> Callable[[str], Any]:
-    """Return a package's ``__getattr__`` that imports each name from its home on first use.
+    """Return a package's `__getattr__` that imports each name from its home on first use.
 
     Args:
         package: Name of the package.
         homes: Names that each module of the package defines, by the module's name inside the package.
         rooms: Names of subpackages that are attributes too.
 
-    Example:
+    Examples:
         >>> lazy_names("importlib", {"metadata": ["version"]})("version").__name__
         'version'
     """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Kind", "load_plug_ins"]
 
 Kind = Literal["method", "metric", "dataset", "task"]
-"""Kind of object that a package can add. The group of its entry points is the plural, such as ``pour.methods``."""
+"""Kind of object that a package can add. The group of its entry points is the plural, such as `pour.methods`."""
 
 _LOADED: set[Kind] = set()
 
@@ -23,7 +23,7 @@ def load_plug_ins(kind: Kind, register: Callable[[Any], object]) -> None:
     """Register everything of one kind that other packages add, once per process.
 
     An entry point that cannot be loaded or registered causes one warning and has no other effect, also if its module
-    calls ``sys.exit``.
+    calls `sys.exit`.
 
     Args:
         kind: Kind of the objects.
@@ -48,6 +48,6 @@ def load_plug_ins(kind: Kind, register: Callable[[Any], object]) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the type and the first line of the message of ``error``, without control characters."""
+    """Return the type and the first line of the message of `error`, without control characters."""
     text = traceback.format_exception_only(error)[-1].strip().splitlines()[0].rstrip(".")
     return "".join(character if character.isprintable() else "?" for character in text)

@@ -26,7 +26,7 @@ class ProgressBar:
         description: Name of the work.
         enabled: False shows nothing.
 
-    Example:
+    Examples:
         >>> with ProgressBar(2, "counting", enabled=False) as bar:
         ...     bar.update(1, note="half")
     """
@@ -57,7 +57,7 @@ class ProgressBar:
         self._bar.stop()
 
     def update(self, done: int, *, note: str = "") -> None:
-        """Show that ``done`` units are finished, with a short note such as the loss."""
+        """Show that `done` units are finished, with a short note such as the loss."""
         if not self._bar.disable:
             self._bar.update(self._task, completed=done, note=note)
         elif self._enabled and time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:

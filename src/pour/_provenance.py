@@ -33,7 +33,7 @@ def circumstances(device: torch.device, precision: str | None = None) -> dict[st
 
 @cache
 def _commit() -> str | None:
-    """Return the commit of the source tree, or the variable ``POUR_COMMIT`` if it is set; None without a source tree.
+    """Return the commit of the source tree, or the variable `POUR_COMMIT` if it is set; None without a source tree.
 
     The commit is read once: a process that runs for hours has the code that it started with.
     """

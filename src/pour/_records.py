@@ -1,6 +1,6 @@
 """Decode and encode the files that pour reads: one frozen dataclass per kind of file, its record.
 
-The module belongs to no room, because the metric catalogue is a file too and ``metrics`` is above ``data``.
+The module belongs to no room, because the metric catalogue is a file too and `metrics` is above `data`.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ def record(
 ) -> Callable[[type[T]], type[T]]:
     """Class decorator: make the class a record, which is a frozen dataclass.
 
-    :func:`decode` checks the types of its fields and refuses unknown keys. Every dataclass inside a record is a record
+    `decode` checks the types of its fields and refuses unknown keys. Every dataclass inside a record is a record
     too. Ruff leaves the imports of its annotations at run time.
 
     Args:
         version: Field with the version of the format. The default of the field is the newest version.
-        derived: Properties that :func:`encode` adds for other programs. :func:`decode` ignores them.
+        derived: Properties that `encode` adds for other programs. `decode` ignores them.
         complete: Refuse a file that lacks a field, also if the field has a default.
         kw_only: Whether the fields must be named when a record is made in Python.
 
-    Example:
+    Examples:
         >>> @record(version="schema")
         ... class Point:
         ...     x: float
@@ -114,11 +114,11 @@ def read(kind: type[T], path: str | os.PathLike[str]) -> T:
 
 
 def decode(kind: type[T], content: str | bytes, path: str | os.PathLike[str]) -> T:
-    """Return the record that ``content`` encodes. Raise UsageError with the file and the dotted key otherwise.
+    """Return the record that `content` encodes. Raise UsageError with the file and the dotted key otherwise.
 
     Args:
-        kind: A :func:`record`, or a type made of records such as ``dict[str, Cell]``.
-        content: JSON, or TOML if the path ends in ``.toml``.
+        kind: A `record`, or a type made of records such as `dict[str, Cell]`.
+        content: JSON, or TOML if the path ends in `.toml`.
         path: File that the errors name.
     """
     text = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
@@ -126,9 +126,9 @@ def decode(kind: type[T], content: str | bytes, path: str | os.PathLike[str]) ->
 
 
 def convert(kind: type[T], value: object, source: str) -> T:
-    """Return the record that lists, dictionaries and scalars describe. Errors name ``source`` as the file.
+    """Return the record that lists, dictionaries and scalars describe. Errors name `source` as the file.
 
-    Example:
+    Examples:
         >>> convert(dict[str, int], {"epochs": "two"}, "The recipe")
         Traceback (most recent call last):
         pour.errors.UsageError: The recipe has the value 'two' for epochs, which must be a valid integer; correct it.
@@ -159,7 +159,7 @@ def encode(value: object, *, indent: int | None = None, sort_keys: bool = False)
     """Return a record, or lists and dictionaries of records, as JSON.
 
     Raises:
-        PourError: :func:`decode` would refuse the record, for example because of a number that is not finite.
+        PourError: `decode` would refuse the record, for example because of a number that is not finite.
     """
     text = json.dumps(value, indent=indent, sort_keys=sort_keys, default=_fields_of)
     if hasattr(value, _NEWEST):
@@ -237,7 +237,7 @@ def _check_version(kind: type[Any], data: dict[str, Any], path: str | os.PathLik
 
 
 def _sentence(error: ValidationError, data: object, path: str | os.PathLike[str]) -> str:
-    """Describe the first wrong value of ``data``."""
+    """Describe the first wrong value of `data`."""
     problems = error.errors(include_url=False, include_context=False)
     places = [_place(problem["loc"], data) for problem in problems]
     # A value of a union has one problem for each type of the union. The type that fails deepest inside fits best.

@@ -45,7 +45,7 @@ class TerminalTable:
 
     No value is cut. Brackets in a text have no meaning for rich.
 
-    Example:
+    Examples:
         >>> table = TerminalTable(["metric", "value"], right=["value"])
         >>> table.add_row("accuracy [%]", "97.5")
         >>> "accuracy [%] │  97.5" in as_text(table)
@@ -148,7 +148,7 @@ class TerminalTable:
 def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console for standard output, or for standard error.
 
-    ``COLUMNS`` sets the width. Without it a pipe is 160 columns wide. ``NO_COLOR`` leaves out all styles, also bold.
+    `COLUMNS` sets the width. Without it a pipe is 160 columns wide. `NO_COLOR` leaves out all styles, also bold.
     """
     stream = sys.stderr if stderr else sys.stdout
     return Console(

@@ -1,4 +1,4 @@
-"""``torchmetrics.Metric``, imported after the torchvision that it imports has been made sound."""
+"""`torchmetrics.Metric`, imported after the torchvision that it imports has been made sound."""
 
 from pour._torchvision import torchvision_works
 

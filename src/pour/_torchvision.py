@@ -1,6 +1,6 @@
 """Import torchvision even if its compiled operators do not match the installed torch.
 
-The import of a CUDA build of torchvision with a CPU build of torch raises ``operator torchvision::nms does not exist``.
+The import of a CUDA build of torchvision with a CPU build of torch raises `operator torchvision::nms does not exist`.
 All packages that import torchvision fail too: torchmetrics, timm, transformers. pour does not call these operators, so
 a declaration of their schemas is enough for the import.
 """

@@ -16,7 +16,7 @@ _SMALLEST_SHARE = 0.0005
 def in_words(names: Sequence[str]) -> str:
     """Return names as a list with commas, and "and" before the last name.
 
-    Example:
+    Examples:
         >>> in_words(["'cat'"]), in_words(["'cat'", "'dog'", "'ox'"])
         ("'cat'", "'cat', 'dog' and 'ox'")
     """
@@ -26,7 +26,7 @@ def in_words(names: Sequence[str]) -> str:
 def percent(share: float) -> str:
     """Return a share in per cent with one decimal.
 
-    Example:
+    Examples:
         >>> percent(0.9512), percent(-0.0), percent(0.0001), percent(0.9999), percent(1.0)
         ('95.1 %', '0.0 %', 'less than 0.1 %', 'more than 99.9 %', '100.0 %')
     """

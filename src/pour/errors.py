@@ -47,7 +47,7 @@ class PourWarning(UserWarning):
 
 
 def warn(message: str) -> None:
-    """Warn with a :class:`PourWarning` that points at the first line outside pour.
+    """Warn with a `PourWarning` that points at the first line outside pour.
 
     In a worker thread this is the line at which the main thread called pour.
     """
@@ -71,18 +71,18 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
-    """Raise UsageError if the option ``name`` has a value other than ``choices``."""
+    """Raise UsageError if the option `name` has a value other than `choices`."""
     allowed = list(choices)
     if value not in allowed:
         raise UsageError(f"{name} is {value!r}; choose one of {', '.join(map(repr, allowed))}.")
 
 
 def nearest_name(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Return the remedy for an unknown name: "did you mean 'x'?", or ``otherwise`` if none of ``names`` is near.
+    """Return the remedy for an unknown name: "did you mean 'x'?", or `otherwise` if none of `names` is near.
 
     Capital letters make no difference.
 
-    Example:
+    Examples:
         >>> nearest_name("cifar01", ["cifar10", "camvid"], "see the list.")
         "did you mean 'cifar10'?"
     """

@@ -65,24 +65,24 @@ def audit(
     precision: Precision | None = None,
     progress: bool = True,
 ) -> AuditReport:
-    """Measure how much of the forgotten classes ``unlearned`` still contains, and what it lost of the others.
+    """Measure how much of the forgotten classes `unlearned` still contains, and what it lost of the others.
 
     One pass over the data feeds each batch to every model, so that all comparisons are of the same samples. Each line
     of the report compares the unlearned model with the retrained models. Without a retrained model there are no
-    verdicts. No model is changed. Under ``torchrun`` every process reads its share of the samples.
+    verdicts. No model is changed. Under `torchrun` every process reads its share of the samples.
 
     Args:
         original: Model before forgetting.
         unlearned: Model to audit.
         retrained: Model trained without the forgotten classes, or two of them with different seeds. The second one
             shows how much two retrained models differ.
-        data: Splits, a dataset, or samples by split: ``{"train": ..., "test": ...}``.
-        classes: Forgotten classes by name or index; by default those in the history of ``unlearned``.
+        data: Splits, a dataset, or samples by split: `{"train": ..., "test": ...}`.
+        classes: Forgotten classes by name or index; by default those in the history of `unlearned`.
         task: Task of the models, or its name; by default the task of the data.
         limit: Largest number of training samples on each side, forgotten and retained. All test samples are used.
         relearn: Also run the relearn attack, with these options or the default ones.
         layers: Also compare the models layer by layer.
-        pictures: Also compute and keep what :func:`pour.write_report` draws, such as a map of the features and
+        pictures: Also compute and keep what `pour.write_report` draws, such as a map of the features and
             Grad-CAM. They are part of the report's file.
         align: How the distances make the features of different networks comparable.
         epsilon: Limit of the distances in Definition 2.1; by default the distance of two retrained models.
@@ -102,7 +102,7 @@ def audit(
     Raises:
         UsageError: The models, the data and the classes do not fit together, or a model gives NaN.
 
-    Example:
+    Examples:
         >>> import pour, torch
         >>> from pour.auditing import audit
         >>> _ = torch.manual_seed(0)

@@ -43,7 +43,7 @@ class Audited:
     forgotten: tuple[int, ...]
     """Indices of the forgotten classes."""
     samples: Mapping[str, IndexedSamples | Batches]
-    """Samples by split: ``"test"``, then ``"train"`` and further test sets if the task has one label per sample."""
+    """Samples by split: `"test"`, then `"train"` and further test sets if the task has one label per sample."""
     class_counts: Mapping[int, int] = field(default_factory=dict)
     """Number of training samples of each class before a limit; empty without a limit."""
     _first: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Audited:
         return indexed
 
     def splits(self, what: str) -> Splits:
-        """Return forget and retain samples by split. Raise UsageError if the step ``what`` cannot have them."""
+        """Return forget and retain samples by split. Raise UsageError if the step `what` cannot have them."""
         if not self.task.one_label:
             raise UsageError(f"{what} needs one label per sample, which the task {self.task.name} does not have.")
         return Splits.of(self.indexed(f"{what} chooses samples by class"), list(self.forgotten), classes=self.classes)
@@ -83,7 +83,7 @@ class Audited:
                 )
 
     def limited(self, limit: int | None, seed: int) -> Audited:
-        """Return at most ``limit`` training samples on each side; every class has its share."""
+        """Return at most `limit` training samples on each side; every class has its share."""
         if limit is None:
             return self
         train = self.splits("limit").train
@@ -110,7 +110,7 @@ def audited_data(
 
     Args:
         data: Splits, a dataset, or samples by split.
-        classes: Forgotten classes; by default those classes that the splits or the history of ``unlearned`` name.
+        classes: Forgotten classes; by default those classes that the splits or the history of `unlearned` name.
         task: Task or its name; by default the task of the data.
         unlearned: Model to audit.
     """
@@ -172,7 +172,7 @@ def _task_of(name: str, samples: IndexedSamples | Batches, first: dict[str, tupl
 def _first_samples(
     name: str, samples: IndexedSamples | Batches, first: dict[str, tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
-    """Return the first samples of a split from ``first``, and put them there if they are missing."""
+    """Return the first samples of a split from `first`, and put them there if they are missing."""
     if name not in first:
         first[name] = first_batch(samples, _FIRST)
     return first[name]

@@ -57,7 +57,7 @@ _FROZEN = (
 
 @dataclass(kw_only=True)
 class Auditor(Tapper):
-    """Runs the models, measures them, and attacks them. Each step adds its readings to ``book``."""
+    """Runs the models, measures them, and attacks them. Each step adds its readings to `book`."""
 
     models: Mapping[Role, nn.Module]
     limit: int | None
@@ -74,7 +74,7 @@ class Auditor(Tapper):
     """All measures of Neural Collapse on the training samples, by role."""
 
     def report(self, *, progress: bool) -> AuditReport:
-        """Return the report, with a progress bar if ``progress``."""
+        """Return the report, with a progress bar if `progress`."""
         samples = sum(_length(part) for part in self.audited.samples.values())
         # Measuring a model takes about as long as running it over a few thousand images.
         self._weight = max(1, samples // 10)

@@ -35,7 +35,7 @@ _IMAGES = 2000
 
 @record()
 class Discrepancy:
-    """K(P, Q) of unlearned features P and retrained features Q with its terms; see ``decompose_discrepancy``.
+    """K(P, Q) of unlearned features P and retrained features Q with its terms; see `decompose_discrepancy`.
 
     The terms are None if neither form of the bound applies, as for a model that gives one answer to all images.
     """
@@ -80,7 +80,7 @@ def discrepancies(
     Args:
         model: Unlearned model, or another model to compare with the retrained one.
         retrained: Retrained model; its features are always the features that its head sees.
-        view: Features of ``model``.
+        view: Features of `model`.
         align: "none" needs features of the same width.
         seed: Fixes the choice of images.
     """

@@ -31,7 +31,7 @@ _BY_ROW = ("features", "labels", "samples", "scores", "counts")
 class Seen(Features):
     """Output of one model on one split, in float32 on the device of the audit.
 
-    ``features`` and ``raw`` have one row per feature vector, (m, d), and ``labels`` has its class. ``scores`` (n, C) is
+    `features` and `raw` have one row per feature vector, (m, d), and `labels` has its class. `scores` (n, C) is
     empty if a sample can have several labels.
     """
 
@@ -77,7 +77,7 @@ class Tapped:
     """SHA-256 of the state dict."""
     forgotten: tuple[int, ...]
     splits: Mapping[str, Seen]
-    """Output by split: ``"test"``, ``"train"`` and further test sets."""
+    """Output by split: `"test"`, `"train"` and further test sets."""
     weight: Tensor
     """Weight of the head, (C, d), projected like the features."""
     bias: Tensor | None

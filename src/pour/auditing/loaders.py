@@ -20,7 +20,7 @@ __all__ = ["loader_notes", "sample_digests"]
 def sample_digests(inputs: Tensor, labels: Tensor) -> list[bytes]:
     """Return a digest of each sample of a batch, from its input and its label.
 
-    Example:
+    Examples:
         >>> first, second = sample_digests(torch.zeros(2, 3), torch.tensor([0, 1]))
         >>> first == second
         False

@@ -184,7 +184,7 @@ def suffix_of(split: str) -> str:
 
 
 def aus_reading(original: Mapping[str, Reading], model: Mapping[str, Reading], suffix: str = "") -> Reading:
-    """Return AUS on the test split, or on the split of ``suffix``."""
+    """Return AUS on the test split, or on the split of `suffix`."""
     before = original[f"acc_r{suffix}"].value
     return combined(partial(aus, before), model[f"acc_r{suffix}"], model[f"acc_f{suffix}"])
 

@@ -21,7 +21,7 @@ __all__ = ["Reading", "combined", "hull"]
 class Reading:
     """A value, its 95 % interval over images if there are enough of them, and the number of images.
 
-    Example:
+    Examples:
         >>> Reading(value=0.5, low=0.4, high=0.6, n=100).covers(0.45)
         True
     """
@@ -73,7 +73,7 @@ class Reading:
         return (self.value if self.low is None else self.low, self.value if self.high is None else self.high)
 
     def covers(self, value: float) -> bool:
-        """Return whether ``value`` is in the interval."""
+        """Return whether `value` is in the interval."""
         low, high = self.bounds
         return low <= value <= high
 
@@ -98,7 +98,7 @@ def hull(readings: Sequence[Reading]) -> Reading | None:
 def combined(function: Callable[..., float], *readings: Reading) -> Reading:
     """Return a monotone function of readings. Their errors are independent, so the squares of the errors add up.
 
-    Example:
+    Examples:
         >>> combined(lambda x, y: x + y, Reading(value=1.0, low=0.7, high=1.3), Reading(value=2.0, low=1.6, high=2.4))
         Reading(value=3.0, low=2.5, high=3.5, debiased=None, n=None)
     """

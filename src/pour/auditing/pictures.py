@@ -39,12 +39,12 @@ _LARGEST_ARRAY = 64 * 2**20
 
 @record()
 class Pictures:
-    """Data of the pictures of an audit. The room ``report`` draws them without any model."""
+    """Data of the pictures of an audit. The room `report` draws them without any model."""
 
     task: str
     """Name of the task whose pictures these are."""
     data: Mapping[str, Json] = field(default_factory=dict)
-    """Data by picture, such as ``map`` for the interactive map of features."""
+    """Data by picture, such as `map` for the interactive map of features."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data", json_value(self.data))
@@ -55,7 +55,7 @@ class Subject:
     """Models, audits and samples that pictures are computed from."""
 
     models: Mapping[str, nn.Module]
-    """Models by name: ``original``, ``retrained`` if there is such a model, and unlearned models."""
+    """Models by name: `original`, `retrained` if there is such a model, and unlearned models."""
     reports: Mapping[str, AuditReport]
     """Audits of the unlearned models by the same names. The first is the audit of the page."""
     samples: Any
@@ -90,7 +90,7 @@ class Subject:
 
 
 def register_computation(task: str, compute: Callable[[Subject], dict[str, Any]]) -> None:
-    """Set the function that computes the data of a task's pictures. See ``pour.report.pictures``."""
+    """Set the function that computes the data of a task's pictures. See `pour.report.pictures`."""
     _COMPUTATIONS[task] = compute
 
 
@@ -110,7 +110,7 @@ def load_built_in(task: str) -> None:
 def pack(values: NDArray[Any]) -> dict[str, Any]:
     """Return an array as JSON: its type, its shape, and its compressed bytes in base64.
 
-    Example:
+    Examples:
         >>> unpack(pack(np.array([[1, 2]], np.uint8)))
         array([[1, 2]], dtype=uint8)
     """
@@ -119,7 +119,7 @@ def pack(values: NDArray[Any]) -> dict[str, Any]:
 
 
 def unpack(packed: Mapping[str, Any]) -> NDArray[Any]:
-    """Return the array that :func:`pack` encoded. Raise ValueError for anything else."""
+    """Return the array that `pack` encoded. Raise ValueError for anything else."""
     kind, shape = np.dtype(packed["type"]), tuple(map(int, packed["shape"]))
     size = kind.itemsize * int(np.prod(shape, dtype=object))
     if kind.kind not in "uif" or not 0 <= size <= _LARGEST_ARRAY:

@@ -1,4 +1,4 @@
-"""Divide an audit among the processes of ``torchrun``: each runs its share of the samples, and all get all features."""
+"""Divide an audit among the processes of `torchrun`: each runs its share of the samples, and all get all features."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def audit_device(device: str | torch.device | None) -> torch.device:
 
 
 def join_processes() -> None:
-    """Join the processes that ``torchrun`` started, unless they are joined. A single process does nothing.
+    """Join the processes that `torchrun` started, unless they are joined. A single process does nothing.
 
     They stay joined until the program ends. A second group of the same processes could meet at the addresses of the
     first, which torchrun's store keeps.
@@ -70,19 +70,19 @@ def _part_processes() -> None:
 
 
 def share_of(count: int) -> range:
-    """Return this process's share of ``count`` rows. Shares are consecutive, so that joining them keeps the order."""
+    """Return this process's share of `count` rows. Shares are consecutive, so that joining them keeps the order."""
     rank, processes = _rank_and_count()
     return range(count * rank // processes, count * (rank + 1) // processes)
 
 
 def gather_rows(rows: Tensor, count: int) -> Tensor:
-    """Return all ``count`` rows in every process.
+    """Return all `count` rows in every process.
 
     Args:
-        rows: Rows of :func:`share_of` in this process, (n, ...).
+        rows: Rows of `share_of` in this process, (n, ...).
         count: Number of rows in all processes together.
 
-    Example:
+    Examples:
         >>> gather_rows(torch.arange(6.0).view(3, 2), 3).shape
         torch.Size([3, 2])
     """
@@ -101,7 +101,7 @@ def gather_rows(rows: Tensor, count: int) -> Tensor:
 
 
 def all_agree(answer: bool, device: torch.device) -> bool:
-    """Return whether ``answer`` is true in every process."""
+    """Return whether `answer` is true in every process."""
     if not one_of_several():
         return answer
     votes = torch.tensor(int(answer), device=device)

@@ -42,7 +42,7 @@ _RECIPE = Recipe(name="relearn", steps=1, lr=0.01, weight_decay=0.0, nesterov=Fa
 class Relearning:
     """Options of the attack.
 
-    Example:
+    Examples:
         >>> Relearning(images_per_class=5, steps=(0, 10)).steps
         (0, 10)
     """
@@ -102,7 +102,7 @@ def relearn(
     options: Relearning | None = None,
     head: str | None = None,
 ) -> RelearningCurve:
-    """Fine-tune a copy of ``model`` on a few training images. Return its accuracy on test images after each step.
+    """Fine-tune a copy of `model` on a few training images. Return its accuracy on test images after each step.
 
     The attack shows how much of the forgotten classes the encoder contains, compared with the curve of a retrained
     model. It treats all models alike. A projector before the head is removed, because anyone with the weights can
@@ -158,7 +158,7 @@ def _without_protection(model: nn.Module, forgotten: tuple[int, ...], head: str 
 
 
 def _without_rows(network: nn.Module, old: Head, forgotten: tuple[int, ...]) -> nn.Module:
-    """Change one head of ``network`` in place. Return the network, or the layer if the network was its own head."""
+    """Change one head of `network` in place. Return the network, or the layer if the network was its own head."""
     if isinstance(old.module, ProjectedHead):
         network = swap_module(network, old.module, old.module.head)
     layer = old.layer

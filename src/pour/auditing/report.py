@@ -40,7 +40,7 @@ class Line:
     """One metric of the unlearned model, the original and a retrained model."""
 
     name: str
-    """Name of the metric, such as ``acc_r``; the suffix ``_train`` means training images instead of test images."""
+    """Name of the metric, such as `acc_r`; the suffix `_train` means training images instead of test images."""
     section: Section
     unlearned: Reading
     original: Reading | None = None
@@ -89,7 +89,7 @@ class AuditedData:
     counts: Mapping[str, tuple[int, int]]
     """Number of samples with a forgotten class and of the others, by split."""
     unit: str = "image"
-    """Place of a label: ``image`` or ``pixel``."""
+    """Place of a label: `image` or `pixel`."""
 
     def __post_init__(self) -> None:
         unknown = [label for label in self.forgotten if not 0 <= label < len(self.classes)]
@@ -104,9 +104,9 @@ class AuditedData:
 
 @record(version="schema_version", derived=("summary",), complete=True)
 class AuditReport:
-    """Result of :func:`pour.audit`.
+    """Result of `pour.audit`.
 
-    ``print(report)`` prints tables and the three statements of :attr:`summary`. ``report.value("rus_r")`` returns the
+    `print(report)` prints tables and the three statements of `summary`. `report.value("rus_r")` returns the
     value of a metric.
     """
 
@@ -127,7 +127,7 @@ class AuditReport:
     notes: tuple[str, ...] = ()
     """Reasons for absent measures."""
     pictures: Pictures | None = None
-    """What the page draws; None without ``pictures=True``."""
+    """What the page draws; None without `pictures=True`."""
     pour_version: str = __version__
     schema_version: int = 1
 
@@ -176,7 +176,7 @@ class AuditReport:
         return self.line(name, section).unlearned.value
 
     def values(self) -> dict[str, float]:
-        """Return the unlearned model's value of every metric by name. Names for raw features start with ``raw.``."""
+        """Return the unlearned model's value of every metric by name. Names for raw features start with `raw.`."""
         return {_key(line): line.unlearned.value for line in self.lines}
 
     def compare(self, other: AuditReport) -> Comparison:
@@ -204,10 +204,10 @@ class AuditReport:
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str | os.PathLike[str] = "The report") -> AuditReport:
-        """Return the report in the JSON of :meth:`to_json`. The summary is computed again.
+        """Return the report in the JSON of `to_json`. The summary is computed again.
 
         Raises:
-            UsageError: The text is no complete report. The sentence names ``source`` and the key.
+            UsageError: The text is no complete report. The sentence names `source` and the key.
         """
         return decode(cls, text, source)
 
@@ -224,7 +224,7 @@ class AuditReport:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AuditReport:
-        """Return the report in a file that :meth:`save` wrote. Raise UsageError for another file."""
+        """Return the report in a file that `save` wrote. Raise UsageError for another file."""
         return read(cls, path)
 
     def __rich__(self) -> RenderableType:
@@ -260,7 +260,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Differences of two reports. ``print`` shows a table."""
+    """Differences of two reports. `print` shows a table."""
 
     rows: tuple[Difference, ...]
     only_first: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ class LineBook:
             self._readings[section, name][role] = reading
 
     def lines(self) -> tuple[Line, ...]:
-        """Return a line per metric of the unlearned model: section by section, each in the order of :meth:`add`."""
+        """Return a line per metric of the unlearned model: section by section, each in the order of `add`."""
         keys = [key for key, readings in self._readings.items() if "unlearned" in readings]
         return tuple(self._line(*key) for section in get_args(Section) for key in keys if key[0] == section)
 

@@ -51,10 +51,10 @@ def same_encoder(first: nn.Module, second: nn.Module, *, heads: tuple[str, str] 
 
 
 def runs_head_on(model: nn.Module, head: Head, inputs: Tensor, raw: Tensor) -> bool:
-    """Return whether the encoder of ``model`` gives ``raw``, and its scores are those of the head alone.
+    """Return whether the encoder of `model` gives `raw`, and its scores are those of the head alone.
 
     Args:
-        model: Network on the device of ``raw``.
+        model: Network on the device of `raw`.
         head: Its head, or the head of a copy.
         inputs: Inputs of a batch.
         raw: Output of another network's encoder on them, (n, d).
@@ -68,7 +68,7 @@ def runs_head_on(model: nn.Module, head: Head, inputs: Tensor, raw: Tensor) -> b
 
 
 def run_head(model: nn.Module, head: Head, raw: Tensor, *, batch_size: int) -> tuple[Tensor, Tensor]:
-    """Return features and scores of ``model`` from its encoder's output ``raw``, (n, d)."""
+    """Return features and scores of `model` from its encoder's output `raw`, (n, d)."""
     parts: list[tuple[Tensor, Tensor]] = []
     with tap_features(model, head) as tap, evaluating(model), torch.inference_mode():
         for rows in torch.split(raw, batch_size):

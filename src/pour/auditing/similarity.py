@@ -55,20 +55,20 @@ def cka_reading(x: Tensor, y: Tensor, samples: Tensor | None = None) -> Reading:
 def cka_standard_error(x: Tensor, y: Tensor, samples: Tensor | None = None) -> float | None:
     r"""Return the standard error of linear CKA over the draw of the samples, from the influence of each sample.
 
-    With centred rows, :math:`\mathrm{CKA} = \|C_{xy}\|^2 / (\|C_{xx}\| \|C_{yy}\|)`. Row i changes its logarithm by
-    :math:`2 x_i^\top C_{xy} y_i / \|C_{xy}\|^2 - x_i^\top C_{xx} x_i / \|C_{xx}\|^2 - y_i^\top C_{yy} y_i /
-    \|C_{yy}\|^2`. The influence of a sample is the sum over its rows. The standard deviation of the influences gives
+    With centred rows, $\mathrm{CKA} = \|C_{xy}\|^2 / (\|C_{xx}\| \|C_{yy}\|)$. Row i changes its logarithm by
+    $2 x_i^\top C_{xy} y_i / \|C_{xy}\|^2 - x_i^\top C_{xx} x_i / \|C_{xx}\|^2 - y_i^\top C_{yy} y_i /
+    \|C_{yy}\|^2$. The influence of a sample is the sum over its rows. The standard deviation of the influences gives
     the error of the logarithm (the infinitesimal jackknife), with one more pass over the features.
 
     Args:
-        x: ``(n, d_x)`` features.
-        y: ``(n, d_y)`` features at the same places.
+        x: `(n, d_x)` features.
+        y: `(n, d_y)` features at the same places.
         samples: Index of the sample of each row, (n,). By default each row is a sample.
 
     Returns:
         0 if either side is constant or n is 1. None if all rows are of one sample.
 
-    Example:
+    Examples:
         >>> _ = torch.manual_seed(0)
         >>> x = torch.randn(2000, 4)
         >>> cka_standard_error(x, x), 0 < cka_standard_error(x, x + torch.randn(2000, 4)) < 0.05
@@ -90,7 +90,7 @@ def cka_standard_error(x: Tensor, y: Tensor, samples: Tensor | None = None) -> f
 
 
 def _influences(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ``x_i . C_xy y_i``, ``x_i . C_xx x_i`` and ``y_i . C_yy y_i`` for every row i, of centred rows.
+    """Return `x_i . C_xy y_i`, `x_i . C_xx x_i` and `y_i . C_yy y_i` for every row i, of centred rows.
 
     They come from n x n or d x d products, whichever are smaller; the latter in two passes over blocks of rows.
     """

@@ -32,7 +32,7 @@ _MOST_NAMES = 3
 def summarise(report: AuditReport) -> tuple[str, str, str]:
     """Return the statements on the answers, the features and the retained classes.
 
-    Example:
+    Examples:
         >>> from pour.auditing import AuditedData, AuditedModel, AuditReport, Line, Reading
         >>> model = AuditedModel(digest="0" * 64, architecture=None, methods=("pour-p",), projected=False)
         >>> line = Line(
@@ -247,7 +247,7 @@ def _distinguishes(line: Line) -> bool:
 def _portion(share: float, n: int | None, unit: str) -> str:
     """Return a share of counted images or pixels.
 
-    Example:
+    Examples:
         >>> _portion(0.021, 1000, "test image"), _portion(0.0, 1, "test image"), _portion(1.0, None, "test image")
         ('2.1 % of 1,000 test images', '0 of 1 test image', '100.0 % of the test images')
     """

@@ -147,7 +147,7 @@ class Tapper:
     def _pass(
         self, name: str, models: Sequence[_Model], twins: Mapping[Role, Role], known: Mapping[Role, Seen]
     ) -> dict[Role, Seen]:
-        """Return the output of ``models`` on a split, whose batches are read once."""
+        """Return the output of `models` on a split, whose batches are read once."""
         samples = self._samples[name]
         drawn = self._task.draw(samples, self.audited.forgotten, self.run.seed)
         parts: dict[Role, list[Seen]] = {model.role: [] for model in models}
@@ -226,7 +226,7 @@ class Tapper:
         )
 
     def _derived(self, model: _Model, twin: Seen) -> Seen:
-        """Return the output of a model that shares its encoder with ``twin``, by running the head alone."""
+        """Return the output of a model that shares its encoder with `twin`, by running the head alone."""
         with self.run.autocast():
             features, scores = run_head(model.on_device, model.head, twin.raw, batch_size=self._batch_size)
         return replace(twin, features=features.float(), scores=scores.float())

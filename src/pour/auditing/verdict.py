@@ -17,11 +17,11 @@ __all__ = ["Verdict", "accuracy_name", "judge"]
 Verdict = Literal["within its interval", "leaks more", "destroyed", "as the original", "better", "no reference"]
 """Position of a value relative to the interval of the retrained models, over images and over seeds.
 
-- ``leaks more``: more of the forgotten class remains than in a model that never saw it.
-- ``destroyed``: less structure remains than in such a model, on retained or on forgotten images.
-- ``as the original``: outside on the harmful side, but no worse than the original model.
-- ``better``: outside on the harmless side.
-- ``no reference``: there is no retrained model, or no second one for a comparison with the first, or there are too few
+- `leaks more`: more of the forgotten class remains than in a model that never saw it.
+- `destroyed`: less structure remains than in such a model, on retained or on forgotten images.
+- `as the original`: outside on the harmful side, but no worse than the original model.
+- `better`: outside on the harmless side.
+- `no reference`: there is no retrained model, or no second one for a comparison with the first, or there are too few
   images for an interval.
 """
 
@@ -48,7 +48,7 @@ def judge(
         original: Value of the original model.
         verdict_on: Returns the verdict on another metric of the same features, or None if it was not measured.
 
-    Example:
+    Examples:
         >>> from pour.auditing.measurement import Reading
         >>> retrained = Reading(value=0.95, low=0.94, high=0.96)
         >>> [judge("probe_linear", Reading(value=v), retrained) for v in (0.955, 0.98, 0.6)]
@@ -91,7 +91,7 @@ def _verdict_from_others(name: str, suffix: str, above: bool, verdict_on: Callab
 
     Args:
         name: Name of the metric.
-        suffix: Suffix of the images, such as ``_train``.
+        suffix: Suffix of the images, such as `_train`.
         above: Whether the value is above the interval.
         verdict_on: Returns the verdict on another metric of the same features.
     """

@@ -258,7 +258,7 @@ class Attempt:
 def attempt(
     method: str, options: Mapping[str, Any], model: nn.Module, request: ForgetRequest, run: Run, *, slow_down: bool
 ) -> Attempt:
-    """Unlearn ``model``. Return the new model, or the sentence of the divergence guard.
+    """Unlearn `model`. Return the new model, or the sentence of the divergence guard.
 
     Args:
         method: Name of the method.
@@ -304,7 +304,7 @@ def slower(method: str, options: Mapping[str, Any]) -> Iterator[tuple[float, dic
 
     A method without learning rates, or with learning rates from the data, has only its options.
 
-    Example:
+    Examples:
         >>> [(round(factor, 2), chosen["lr"]) for factor, chosen in slower("delete", {"lr": 0.09})]
         [(1.0, 0.09), (0.33, 0.03), (0.11, 0.01)]
     """

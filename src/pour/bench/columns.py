@@ -71,14 +71,14 @@ def find_column(key: str) -> Column:
     """Return the column of a metric, described by the catalogue of metrics.
 
     Args:
-        key: Name of a metric. The endings ``_train`` and ``_external`` name the images, ``_before`` the original model,
-            and ``_change`` the difference from the original model. ``raw.`` in front means the features before a
+        key: Name of a metric. The endings `_train` and `_external` name the images, `_before` the original model,
+            and `_change` the difference from the original model. `raw.` in front means the features before a
             projector.
 
     Raises:
         UsageError: The catalogue has no such metric.
 
-    Example:
+    Examples:
         >>> find_column("acc_r_change").label, find_column("cka_f_o_external").latex
         ('change of Acc_r', 'CKA$_f^{(o)}$, ext.')
     """
@@ -110,7 +110,7 @@ def find_column(key: str) -> Column:
 def latex_text(text: str) -> str:
     r"""Return a text as LaTeX prints it.
 
-    Example:
+    Examples:
         >>> print(latex_text("50 % of a_b~{c}"))
         50 \% of a\_b\textasciitilde{}\{c\}
     """

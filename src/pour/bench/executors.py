@@ -199,7 +199,7 @@ def _on_ray(start: Callable[[], Worker[Task]], device: str | None, jobs: int, ad
 
 
 def check_workers(jobs: int, address: str | None = None) -> None:
-    """Raise UsageError unless there can be ``jobs`` workers at an address. Ray itself would try for ten minutes.
+    """Raise UsageError unless there can be `jobs` workers at an address. Ray itself would try for ten minutes.
 
     Args:
         jobs: Number of workers.

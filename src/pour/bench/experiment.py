@@ -1,6 +1,6 @@
 """An experiment as data: dataset, network, training, forgotten classes, rows and columns of the table.
 
-A TOML file describes an experiment. The folder ``experiments/`` contains the built-in files.
+A TOML file describes an experiment. The folder `experiments/` contains the built-in files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["EXPERIMENTS", "Experiment", "ExperimentFile", "SharedRole", "get_exp
 
 _FOLDER = Path(__file__).with_name("experiments")
 EXPERIMENTS = ("digits", "cifar10", "cifar10-small", "cifar100", "pathmnist", "camvid", "voc2012", "zeroshot")
-"""Names of the built-in experiments. ``digits`` takes about a minute on a CPU."""
+"""Names of the built-in experiments. `digits` takes about a minute on a CPU."""
 SharedRole = Literal["original", "retrained", "ceiling"]
 """Role of a trained model in a cell."""
 Request = int | str | tuple[int | str, ...]
@@ -45,11 +45,11 @@ class _Keys:
     task: str = "classify"
     """Task: classify, segment, match, or a task of another package."""
     dataset: str
-    """Dataset: a name from ``pour datasets``, a folder or ``FILE.npz``."""
+    """Dataset: a name from `pour datasets`, a folder or `FILE.npz`."""
     together: bool = False
-    """Whether a last request forgets all classes of ``forget`` together."""
+    """Whether a last request forgets all classes of `forget` together."""
     tuning_forget: tuple[int | str, ...] = ()
-    """Classes that ``pour tune`` forgets, by index or name. They are not in ``forget``."""
+    """Classes that `pour tune` forgets, by index or name. They are not in `forget`."""
     seeds: tuple[int, ...] = (0,)
     """Seeds of the training."""
     table: TableLayout = field(default_factory=TableLayout)
@@ -64,7 +64,7 @@ class _Keys:
 class Experiment(_Keys):
     """A grid of rows times seeds times requests to forget, over models that its cells share.
 
-    Example:
+    Examples:
         >>> experiment = get_experiment("digits")
         >>> experiment.dataset, experiment.forget, [row.name for row in experiment.rows][:3]
         ('digits', ((3,),), ['original', 'retrained', 'ceiling'])
@@ -74,7 +74,7 @@ class Experiment(_Keys):
     settings: Mapping[str, Option] = field(default_factory=dict)
     """Settings of the task."""
     architecture: str
-    """A name from :func:`pour.list_models`."""
+    """A name from `pour.list_models`."""
     recipe: Recipe
     """Training of the original and the retrained models."""
     forget: tuple[tuple[int | str, ...], ...]
@@ -156,9 +156,9 @@ class ExperimentFile(_Keys):
     name: str | None = None
     """Name in results, by default the name of the file."""
     architecture: str | None = None
-    """Network: a name from ``pour models``; by default the network that the task takes for the dataset."""
+    """Network: a name from `pour models`; by default the network that the task takes for the dataset."""
     recipe: str | dict[str, Option] | None = None
-    """Name of a recipe, or a table of a recipe's fields, whose ``name`` gives the other fields."""
+    """Name of a recipe, or a table of a recipe's fields, whose `name` gives the other fields."""
     settings: dict[str, Option] = field(default_factory=dict)
     """Settings of the task."""
     forget: tuple[Request, ...]
@@ -168,9 +168,9 @@ class ExperimentFile(_Keys):
     variants: tuple[Variant, ...] = ("common", "tuned")
     """Variants of each iterative method that have a row."""
     tuning: str | None = None
-    """Folder of ``pour tune`` for the tuned rows, by default the tuned options that ship with pour."""
+    """Folder of `pour tune` for the tuned rows, by default the tuned options that ship with pour."""
     row_notes: dict[str, str] = field(default_factory=dict)
-    """Notes of rows, by row. They replace the notes in ``rows``."""
+    """Notes of rows, by row. They replace the notes in `rows`."""
 
     def experiment(self, name: str, folder: Path | None) -> Experiment:
         """Return the experiment with all rows and defaults."""
@@ -213,14 +213,14 @@ def get_experiment(experiment: str | Path, changes: Mapping[str, Any] | None = N
     """Return a built-in experiment by its name, or the experiment in a TOML file.
 
     Args:
-        experiment: A name of :data:`EXPERIMENTS`, or a path that ends in ``.toml`` or contains a separator.
-        changes: Values that replace those of the file, by key. ``"recipe.epochs"`` is a key inside a table. A setting
-            of the task may be named without ``settings.``.
+        experiment: A name of `EXPERIMENTS`, or a path that ends in `.toml` or contains a separator.
+        changes: Values that replace those of the file, by key. `"recipe.epochs"` is a key inside a table. A setting
+            of the task may be named without `settings.`.
 
     Raises:
         UsageError: There is no such experiment, or its file has a wrong key or value.
 
-    Example:
+    Examples:
         >>> get_experiment("cifar10", {"recipe.epochs": 2, "seeds": [7]}).recipe.epochs
         2
     """
@@ -274,7 +274,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of both. A table of ``upper`` changes the table of ``lower``, unless it names another recipe."""
+    """Return the keys of both. A table of `upper` changes the table of `lower`, unless it names another recipe."""
     merged = {**lower, **upper}
     for key in ("recipe", "settings", "row_notes", "table"):
         below, above = lower.get(key, {}), upper.get(key)
@@ -287,7 +287,7 @@ def _merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Return the seeds of a command line: a number of seeds, or seeds with commas between or after them.
 
-    Example:
+    Examples:
         >>> parse_seeds("3"), parse_seeds("1,2"), parse_seeds("7,")
         ((0, 1, 2), (1, 2), (7,))
     """

@@ -75,15 +75,15 @@ def run_experiment(
 
     Args:
         experiment: An experiment, the name of a built-in one, or the path of a TOML file.
-        out: Folder of the store: ``cells/``, ``models/`` and a cache of features.
-        root: Data folder, by default ``POUR_DATA`` or ``~/.cache/pour``.
+        out: Folder of the store: `cells/`, `models/` and a cache of features.
+        root: Data folder, by default `POUR_DATA` or `~/.cache/pour`.
         methods: Only these rows, by method or by row. References are always computed.
         seeds: Seeds instead of the seeds of the experiment.
         forget: Other requests: classes by name or index, or lists of classes to forget together.
         device: Device, by default the GPU if there is one.
         precision: fp32 or bf16; by default the precision of the stored cells and models, or bf16 on a GPU that has it.
         jobs: Number of cells side by side. On a CPU each uses all threads of torch; set OMP_NUM_THREADS for fewer.
-        ray: Address of a Ray cluster whose machines all see ``out`` and the data; "local" starts one here.
+        ray: Address of a Ray cluster whose machines all see `out` and the data; "local" starts one here.
         compile: Let methods compile the encoders that they train. This is faster for a whole grid on a GPU.
         progress: Show a progress bar.
     """
@@ -227,7 +227,7 @@ def _compute(
 
 
 def _models(groups: Iterable[_Group], shared: SharedModels) -> list[ModelKey]:
-    """Return the models to train for ``groups``. Requests of one seed share its original."""
+    """Return the models to train for `groups`. Requests of one seed share its original."""
     return list(dict.fromkeys(key for group in groups for key in group.models(shared)))
 
 
@@ -291,7 +291,7 @@ class _Group:
 def _pending(
     groups: Iterable[_Group], shared: SharedModels, *, without: Collection[CellKey] = ()
 ) -> dict[_Group, list[CellKey]]:
-    """Return the cells to compute, by group, except those in ``without``."""
+    """Return the cells to compute, by group, except those in `without`."""
     cells = {group: [key for key in group.pending(shared) if key not in without] for group in groups}
     return {group: keys for group, keys in cells.items() if keys}
 

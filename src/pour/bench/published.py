@@ -87,7 +87,7 @@ class Examples:
 
 @record()
 class _Paper:
-    """Content of ``published.json``."""
+    """Content of `published.json`."""
 
     source: str
     tables: tuple[PaperTable, ...]
@@ -107,7 +107,7 @@ def _tables(dataset: str) -> list[PaperTable]:
 def published(dataset: str, method: str, column: Column) -> Entry | None:
     """Return the printed value of a method on a dataset, or None without such a value.
 
-    Example:
+    Examples:
         >>> from pour.bench.columns import find_column
         >>> entry = published("cifar10", "pour-d", find_column("acc_r"))
         >>> entry.mean, entry.std
@@ -143,7 +143,7 @@ def published_examples(task: str) -> Examples:
 def published_notes(dataset: str) -> tuple[str, ...]:
     """Return the differences between the paper's setting and pour's on a dataset.
 
-    Example:
+    Examples:
         >>> published_notes("cifar10")
         ()
     """
@@ -161,7 +161,7 @@ def unlike_published(dataset: str, forget: tuple[int, ...], architecture: str) -
     Raises:
         UsageError: The paper prints nothing about the dataset.
 
-    Example:
+    Examples:
         >>> unlike_published("cifar10", (0,), "resnet18")
         >>> unlike_published("cifar10", (1,), "resnet18")
         'The printed values are taken to be of forgetting class 0, so nothing is marked.'
@@ -184,7 +184,7 @@ def differs(measured: Entry, other: Entry) -> Difference | None:
     The deviation is the root of the sum of both squared deviations, and half of the last printed digit is allowed
     besides. Without any deviation the result is None.
 
-    Example:
+    Examples:
         >>> printed = Entry(mean=92.86, std=1.02)
         >>> differs(Entry(mean=94.8, std=0.1), printed), differs(Entry(mean=96.0, std=0.1), printed)
         (None, 'above')

@@ -49,7 +49,7 @@ def render(table: ResultTable, format: Format) -> str:
     """Return the text of a table.
 
     Args:
-        table: Table of :func:`make_table`.
+        table: Table of `make_table`.
         format: markdown, latex, csv, or rich for a drawing as wide as it needs.
     """
     writers = {"rich": _drawn, "markdown": _markdown, "latex": _latex, "csv": _csv}
@@ -85,7 +85,7 @@ def rich_table(table: ResultTable) -> RenderableType:
 
 
 def _rows(table: ResultTable, show: Callable[[Entry | None, Column], T]) -> Iterator[tuple[bool, TableRow, list[T]]]:
-    """Yield for each row whether it begins a group, the row, and its entries as ``show`` returns them."""
+    """Yield for each row whether it begins a group, the row, and its entries as `show` returns them."""
     group = None
     for row in table.rows:
         yield row.group != group, row, [show(row.entries.get(column.key), column) for column in table.columns]
@@ -178,7 +178,7 @@ def _csv(table: ResultTable) -> str:
 
 
 def save_bars(results: str | Path) -> list[Path]:
-    """Write the change of each class's accuracy to ``figures/`` in a folder of results, light and dark for every row.
+    """Write the change of each class's accuracy to `figures/` in a folder of results, light and dark for every row.
 
     A figure has the row's first seed, and one line per class that was forgotten alone. Results without the accuracy of
     each class have no bars.

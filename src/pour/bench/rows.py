@@ -1,4 +1,4 @@
-"""The rows of a table: methods with their options. ``rows.toml`` contains groups and the options of datasets."""
+"""The rows of a table: methods with their options. `rows.toml` contains groups and the options of datasets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ REFERENCES = ("original", "retrained", "ceiling")
 OTHERS = "others"
 """Group of the methods that other packages register."""
 TUNED = Path(__file__).with_name("tuned.json")
-"""File of the tuned options that ship with pour. ``scripts/ship_tuning.py`` writes it."""
+"""File of the tuned options that ship with pour. `scripts/ship_tuning.py` writes it."""
 
 Options = dict[str, Option]
 # Rows also name files.
@@ -73,15 +73,15 @@ def check_row_name(name: str) -> None:
 class Row:
     """One line of the table: a method with its options, or a trained model.
 
-    Example:
+    Examples:
         >>> Row(name="pour-p", method="pour-p", options={"forgotten_logit": "keep"}).setting
         'closed form'
     """
 
     name: str
-    """Unique name in the experiment, and the name of the row's files: letters, digits and ``_.+-``."""
+    """Unique name in the experiment, and the name of the row's files: letters, digits and `_.+-`."""
     method: str | None = None
-    """A name from :func:`pour.list_methods`; None for a reference."""
+    """A name from `pour.list_methods`; None for a reference."""
     setting: Setting = "closed form"
     family: Family = "relative"
     options: Mapping[str, Option] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class _OfDataset:
 
     common_rate: float = 1e-4
     common_of: Mapping[str, Options] = field(default_factory=dict)
-    """Changed options of the variant ``common``, by method."""
+    """Changed options of the variant `common`, by method."""
     start_rate: float | None = None
     """Learning rate that tuning starts from, for all iterative methods."""
     start_all: Options = field(default_factory=dict)
@@ -126,18 +126,18 @@ class _OfDataset:
 
 @record()
 class _RowData:
-    """Content of ``rows.toml``."""
+    """Content of `rows.toml`."""
 
     groups: Mapping[str, tuple[str, ...]]
     """Methods by group."""
     common: Options
-    """Options of the variant ``common``."""
+    """Options of the variant `common`."""
     common_of: Mapping[str, Options]
-    """Changed options of the variant ``common``, by method."""
+    """Changed options of the variant `common`, by method."""
     closed_form: Mapping[str, Mapping[str, Options]]
     """Options by method without optimisation and row."""
     default: Mapping[str, Mapping[str, Options]]
-    """Options of the variant ``default``, by method and row."""
+    """Options of the variant `default`, by method and row."""
     datasets: Mapping[str, _OfDataset]
     labels: Mapping[str, str]
     """Names of rows and methods in tables."""
@@ -154,7 +154,7 @@ def _data() -> _RowData:
 def label_of(row: str, method: str | None) -> str:
     """Return the name of a row in tables.
 
-    Example:
+    Examples:
         >>> label_of("delete-common", "delete"), label_of("mine", "mine")
         ('DELETE', 'mine')
     """
@@ -178,14 +178,14 @@ def expand_rows(
     """Return the rows of groups, methods and references.
 
     Args:
-        names: Names of references, of methods, or of the groups ``references``, ``paper``, ``anchored``, ``controls``,
-            ``relatives`` and ``others``, the methods of other packages. Rows stay as they are.
+        names: Names of references, of methods, or of the groups `references`, `paper`, `anchored`, `controls`,
+            `relatives` and `others`, the methods of other packages. Rows stay as they are.
         dataset: Dataset that decides the common learning rate and the tuned options.
         variants: Variants of an iterative method that have a row.
-        tuning: Folder of :func:`pour.bench.tune_experiment`; by default the tuned options that ship with pour.
+        tuning: Folder of `pour.bench.tune_experiment`; by default the tuned options that ship with pour.
         architecture: Network of the experiment. Options that were tuned on another network are ignored.
 
-    Example:
+    Examples:
         >>> [row.name for row in expand_rows(["original", "delete", "controls"], "digits")]
         ['original', 'delete-common', 'delete-tuned', 'masked-head', 'random-direction']
     """
@@ -264,7 +264,7 @@ def _defaults_but(changes: Mapping[str, Any]) -> str:
 def common_options(method: type[IterativeMethod], dataset: str) -> dict[str, Any]:
     """Return the options of the rivals' common code base: one learning rate, 20 epochs, batches of 128.
 
-    Example:
+    Examples:
         >>> common_options(get_method("delete"), "cifar100")["lr"]
         5e-05
     """
@@ -289,7 +289,7 @@ class ShippedOptions:
 
 
 Shipped = dict[str, dict[str, ShippedOptions]]
-"""Content of ``tuned.json``, by dataset and method."""
+"""Content of `tuned.json`, by dataset and method."""
 
 
 def tuned_row(method: str, dataset: str, folder: Path | None = None, *, architecture: str | None = None) -> Row:
@@ -298,7 +298,7 @@ def tuned_row(method: str, dataset: str, folder: Path | None = None, *, architec
     Args:
         method: An iterative method.
         dataset: Name of the dataset of the tuning.
-        folder: Folder of :func:`pour.bench.tune_experiment`; by default the options that ship with pour.
+        folder: Folder of `pour.bench.tune_experiment`; by default the options that ship with pour.
         architecture: Network of the experiment. Shipped options for another network are ignored.
 
     Raises:
@@ -325,7 +325,7 @@ def tuned_row(method: str, dataset: str, folder: Path | None = None, *, architec
 
 
 def check_tuning(folder: Path) -> None:
-    """Raise UsageError if a folder contains no tuning by the rule ``benchmark``."""
+    """Raise UsageError if a folder contains no tuning by the rule `benchmark`."""
     if any(folder.glob("*-benchmark/result.json")):
         return
     others = sorted(path.parent.name for path in folder.glob("*-user/result.json"))
@@ -338,7 +338,7 @@ def check_tuning(folder: Path) -> None:
 def starting_options(method: str, dataset: str) -> dict[str, Any]:
     """Return the options that tuning starts from instead of a method's own defaults.
 
-    Example:
+    Examples:
         >>> starting_options("delete", "pathmnist"), starting_options("delete", "cifar10")
         ({'lr': 3e-06, 'optimizer': 'adamw', 'weight_decay': 0.0}, {})
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "Rule", "Trial", "TuningResult", "beyond", "choose", "relative_change"]
 
 Rule = Literal["user", "benchmark"]
-"""``user`` chooses by the data that the method may read, ``benchmark`` by a tenth of all training samples, held out."""
+"""`user` chooses by the data that the method may read, `benchmark` by a tenth of all training samples, held out."""
 # Largest accuracy on forget samples at which a class counts as forgotten.
 _FORGOTTEN = 0.002
 # Largest loss of accuracy on held-out retained samples.
@@ -48,7 +48,7 @@ class Trial:
 
 @record()
 class TuningResult:
-    """The trials of a method and the chosen one, as ``result.json`` contains them."""
+    """The trials of a method and the chosen one, as `result.json` contains them."""
 
     method: str
     rule: Rule
@@ -60,7 +60,7 @@ class TuningResult:
     """Classes that the trials forgot."""
     trials: tuple[Trial, ...]
     best: int | None
-    """Index of the chosen trial in ``trials``, or None if all failed."""
+    """Index of the chosen trial in `trials`, or None if all failed."""
     note: str
     """Reason for the choice."""
 
@@ -70,7 +70,7 @@ class TuningResult:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the chosen trial, for :func:`pour.unlearn`."""
+        """Options of the chosen trial, for `pour.unlearn`."""
         if self.best is None:
             raise UsageError(f"No setting of {self.method} can be chosen: {self.note}")
         return self.trials[self.best].options
@@ -92,7 +92,7 @@ def choose(trials: Sequence[Trial], *, original_accuracy: float | None) -> Choic
         trials: Settings with their measurements.
         original_accuracy: Accuracy of the original on the same retained samples.
 
-    Example:
+    Examples:
         >>> strong = Trial(options={"lr": 0.1}, weight_change=0.3, forget_accuracy=0.0)
         >>> gentle = Trial(options={"lr": 0.01}, weight_change=0.1, forget_accuracy=0.001)
         >>> choose([strong, gentle], original_accuracy=None).best
@@ -137,7 +137,7 @@ def beyond(trials: Sequence[Trial], rungs: Sequence[int], best: int | None) -> t
         Two rungs past the edge if the best trial is at the edge. Nothing if the next rung inward is as good, if AUS is
         near 1 or was not measured.
 
-    Example:
+    Examples:
         >>> low, high = Trial(options={}, aus=0.7), Trial(options={}, aus=0.6)
         >>> beyond([low, high], [-2, 1], 0), beyond([low, high], [-2, 1], None)
         ((-4, -3), (-4, -3))
@@ -159,7 +159,7 @@ def beyond(trials: Sequence[Trial], rungs: Sequence[int], best: int | None) -> t
 def relative_change(before: nn.Module, after: nn.Module) -> float:
     """Return |theta' - theta| / |theta| over the parameters that both models have, in float64.
 
-    Example:
+    Examples:
         >>> layer, twice = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
         >>> twice.load_state_dict({name: 2 * value for name, value in layer.state_dict().items()})
         <All keys matched successfully>

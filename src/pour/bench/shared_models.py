@@ -33,7 +33,7 @@ _SEED_OFFSET: dict[TrainedRole, int] = {"original": 0, "retrained": 1000}
 
 @dataclass(frozen=True, order=True)
 class ModelKey:
-    """Seed, role and request of a model. The original of a seed serves all requests, so its ``forget`` is empty."""
+    """Seed, role and request of a model. The original of a seed serves all requests, so its `forget` is empty."""
 
     seed: int
     role: TrainedRole
@@ -46,7 +46,7 @@ class ModelKey:
         The ceiling is the retrained model of the next seed, so that a grid of three seeds retrains four models and not
         six.
 
-        Example:
+        Examples:
             >>> ModelKey.of(0, "ceiling", (3,)) == ModelKey.of(1, "retrained", (3,))
             True
         """
@@ -95,7 +95,7 @@ class SharedModels:
         device: str | None,
         precision: Precision | None,
     ) -> SharedModels:
-        """Return the shared models of the store in ``out``.
+        """Return the shared models of the store in `out`.
 
         Args:
             experiment: An experiment, the name of a built-in one, or the path of a TOML file.

@@ -92,7 +92,7 @@ _LARGEST_FILE = 256 * 2**20
 class CellKey:
     """Request, seed and row of a cell.
 
-    Example:
+    Examples:
         >>> CellKey((0, 3), 1, "delete-common").path.as_posix()
         'cells/forget-0-3/seed-1/delete-common.json'
     """
@@ -177,7 +177,7 @@ class Cell:
 
 @record()
 class StoredExperiment:
-    """Content of ``experiment.json``: the settings that all cells share, and the arrangement of the table."""
+    """Content of `experiment.json`: the settings that all cells share, and the arrangement of the table."""
 
     name: str
     settings: Mapping[str, Json] = field(default_factory=dict)
@@ -368,7 +368,7 @@ def settled_precision(out: Path, asked: Precision | None) -> Precision | None:
     """Return the precision of a run: the argument, otherwise the precision of the store's cells and models.
 
     Raises:
-        UsageError: The store has another precision, or both and ``asked`` is None.
+        UsageError: The store has another precision, or both and `asked` is None.
     """
     Run(device="cpu", precision=asked)
     cells = read_store(out) if (out / CELLS).is_dir() else []
@@ -448,7 +448,7 @@ def export_store(out: str | Path, file: str | Path, *, overwrite: bool = False, 
 
     Args:
         out: Folder of the store.
-        file: File to write, such as ``cifar10.json.gz``.
+        file: File to write, such as `cifar10.json.gz`.
         overwrite: Replace an existing file.
         experiment: Name that the store's experiment must have; by default any.
     """
@@ -495,7 +495,7 @@ def import_store(file: str | Path, out: str | Path, *, overwrite: bool = False, 
     """Copy the cells of a published file into a folder. Return the number of new cells.
 
     Args:
-        file: File of :func:`export_store`.
+        file: File of `export_store`.
         out: Folder of the store, made if it is missing.
         overwrite: Replace cells of the folder that differ.
         experiment: Name that the file's experiment must have; by default the name of the folder's experiment, or any.

@@ -70,8 +70,8 @@ class ClassSeparation:
     acc_r_before: float
     """Test accuracy of the original on the other classes."""
     methods: dict[str, dict[str, float] | None]
-    """Values by method: ``acc_r``, ``acc_f`` and ``acc_r_change`` on test images, and the factor of the learning rates
-    (``rate_factor``). None if the method diverged with every factor."""
+    """Values by method: `acc_r`, `acc_f` and `acc_r_change` on test images, and the factor of the learning rates
+    (`rate_factor`). None if the method diverged with every factor."""
 
 
 @record()
@@ -109,13 +109,13 @@ def run_study(
 ) -> Path:
     """Measure POUR-D, gradient ascent and DELETE in the terms of the bound, and forget every class with each method.
 
-    The models are read from the store at ``out``, and missing models are trained. The options are taken from the tuned
+    The models are read from the store at `out`, and missing models are trained. The options are taken from the tuned
     rows. If a method diverges, its learning rates are divided by 3, and then by 9. Results of the same models and
     options are kept.
 
     Args:
         experiment: A built-in experiment by name, or your own. The study follows its first request.
-        out: Folder of :func:`run_experiment`.
+        out: Folder of `run_experiment`.
         seed: Seed of the models and of every run.
         looks: Number of measurements during each method's training.
         classes: Classes that are forgotten on their own; by default all.
@@ -125,7 +125,7 @@ def run_study(
         progress: Show progress bars.
 
     Returns:
-        Folder ``study`` in ``out``, with the results and the figure.
+        Folder `study` in `out`, with the results and the figure.
     """
     if looks < 1:
         raise UsageError(f"A study must look at least once, but looks is {looks}.")
@@ -178,7 +178,7 @@ def run_study(
 
 
 def _stored(path: Path, setup: dict[str, Any], compute: Callable[[], Any], run: Run) -> Any:
-    """Return the result in ``path`` if it has the same setup, otherwise compute and write it."""
+    """Return the result in `path` if it has the same setup, otherwise compute and write it."""
     with contextlib.suppress(UsageError):
         # A file that is missing or damaged raises UsageError.
         file = read(StudyFile, path)
@@ -309,7 +309,7 @@ def _cost(
 
 
 def _accuracies(answers: Tensor, label: int) -> tuple[float, float]:
-    """Return the accuracies on the other classes and on ``label``, from counts by true and predicted class."""
+    """Return the accuracies on the other classes and on `label`, from counts by true and predicted class."""
     right, total = answers.diagonal().double(), answers.sum(dim=1).double()
     others = torch.arange(len(total), device=total.device) != label
     return (right[others].sum() / total[others].sum()).item(), (right[label] / total[label]).item()

@@ -80,7 +80,7 @@ class TableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultTable:
-    """Table, ready for :func:`pour.bench.render`."""
+    """Table, ready for `pour.bench.render`."""
 
     title: str
     columns: tuple[Column, ...]
@@ -179,10 +179,10 @@ def make_table(
     """Return the table of a folder of results or of a published file.
 
     Args:
-        results: Folder of ``pour bench``, or file of its ``--export``.
+        results: Folder of `pour bench`, or file of its `--export`.
         forget: Classes of one request, by name or index. By default the first request of the experiment, or all
             requests if the experiment has a table of classes.
-        columns: Metrics, see :func:`pour.bench.columns.find_column`. By default the experiment's.
+        columns: Metrics, see `pour.bench.columns.find_column`. By default the experiment's.
         against: "paper" adds the printed values. Other results of the same experiment are added below each line. Values
             more than two deviations apart are marked.
         by_class: Put the columns of all requests side by side.

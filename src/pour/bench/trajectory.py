@@ -44,7 +44,7 @@ class Look:
     acc_f: float
     """Test accuracy on forgotten classes."""
     terms: dict[str, dict[str, Scalar]]
-    """Values by metric: alpha, beta, total, bounds and terms, see :class:`pour.auditing.distance.Discrepancy`."""
+    """Values by metric: alpha, beta, total, bounds and terms, see `pour.auditing.distance.Discrepancy`."""
 
 
 @record()
@@ -74,7 +74,7 @@ def follow(
     limit: int = _ALIGNMENT_IMAGES,
     **options: Any,
 ) -> Trajectory:
-    """Run a method and measure its model before the first step, after every ``every`` steps and at the end.
+    """Run a method and measure its model before the first step, after every `every` steps and at the end.
 
     The measurements do not change the result of the method. A method that diverges is measured until then.
 
@@ -151,7 +151,7 @@ class _Observer:
                 raise DivergenceError(f"After step {self.steps}: {error}") from error
 
     def look(self, model: nn.Module, step: int) -> None:
-        """Measure ``model`` without changing it."""
+        """Measure `model` without changing it."""
         self.copy.load_state_dict(unwrap(model).state_dict())
         tapped = self.tapper.tap(self.copy, "unlearned")
         terms = {

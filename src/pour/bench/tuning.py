@@ -68,7 +68,7 @@ TUNING_SEED = 100
 class MethodTuning:
     """Tuning of one method: it tries eight settings or more and chooses one.
 
-    With the rule ``user``, only data that the method may read decide:
+    With the rule `user`, only data that the method may read decide:
 
     - A method without retained samples gets the setting with the smallest change of the weights, among the settings
       with at most 0.2 % accuracy on forget samples without augmentation.
@@ -77,7 +77,7 @@ class MethodTuning:
     - A method without forget samples gets the setting with the largest change of the weights, among the settings that
       lose at most one point of accuracy on held-out retained samples.
 
-    With the rule ``benchmark``, the highest AUS on a tenth of all training samples decides, which is held out.
+    With the rule `benchmark`, the highest AUS on a tenth of all training samples decides, which is held out.
 
     If the best learning rate is the lowest or the highest of the tried ones and its AUS is below 0.99, two more rates
     beyond it are tried, at most twice. They are not tried if the next rate inward is as good. If every setting
@@ -248,9 +248,9 @@ def grid(method: IterativeMethod, rates: dict[str, float], rungs: tuple[int, ...
     Args:
         method: Method with its defaults.
         rates: Learning rates of the method by option.
-        rungs: Rungs of the ladder of learning rates. Rung 0 is ``rates``, and two rungs are a factor of 10.
+        rungs: Rungs of the ladder of learning rates. Rung 0 is `rates`, and two rungs are a factor of 10.
 
-    Example:
+    Examples:
         >>> settings = grid(make_method("finetune"), {"lr": 0.01})
         >>> len(settings), settings[0]
         (8, {'lr': 0.001, 'epochs': 5})
@@ -329,10 +329,10 @@ def tune_experiment(
 
     Args:
         experiment: A built-in experiment by name, or your own.
-        out: Folder for the original and the trials. The argument ``tuning`` of an experiment reads it.
+        out: Folder for the original and the trials. The argument `tuning` of an experiment reads it.
         methods: Methods to tune; by default all.
-        rule: Data that decide, see :class:`MethodTuning`.
-        forget: Classes to forget while tuning; by default ``tuning_forget`` of the experiment.
+        rule: Data that decide, see `MethodTuning`.
+        forget: Classes to forget while tuning; by default `tuning_forget` of the experiment.
         seed: Seed of the original, of the hold-out and of every trial.
         batch_norm: BatchNorm mode of every trial. The tuned rows of tables freeze it, because methods without retained
             samples need that. Other methods may let it train.

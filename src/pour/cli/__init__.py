@@ -42,7 +42,7 @@ COMMANDS = (
     "weights",
     "texts",
 )
-"""Names of the commands in the order of ``pour --help``; each is a function in a module of the same name."""
+"""Names of the commands in the order of `pour --help`; each is a function in a module of the same name."""
 _INTERRUPTED = 130
 
 
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def make_app(arguments: list[str]) -> typer.Typer:
-    """Return the application, with the flags of the method that ``arguments`` name."""
+    """Return the application, with the flags of the method that `arguments` name."""
     app = typer.Typer(
         name="pour",
         help="Make a trained vision model forget classes, and prove how well it did. In five minutes: pour demo, "

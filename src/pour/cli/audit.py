@@ -134,7 +134,7 @@ def _check_targets(out: Path | None, report: Path | None, models: Sequence[Path]
 
 
 def _tell(result: AuditReport, out: Path | None, report: Path | None, *, as_json: bool, quiet: bool) -> None:
-    """Save the report to ``out``, print it, and print the paths of its files."""
+    """Save the report to `out`, print it, and print the paths of its files."""
     if out is not None:
         result.save(out)
     if as_json:

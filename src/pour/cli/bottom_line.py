@@ -1,4 +1,4 @@
-"""The sentence that ``pour unlearn`` prints before its table: what the run did to the forgotten classes."""
+"""The sentence that `pour unlearn` prints before its table: what the run did to the forgotten classes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def bottom_line(record: HistoryEntry, accuracies: tuple[float, float] | None, *,
         accuracies: Accuracy on the forget images before and after, or None if it was not measured.
         pixels: Labels belong to pixels.
 
-    Example:
+    Examples:
         >>> from pour.models.history import HistoryEntry
         >>> record = HistoryEntry(method="pour-p", class_names=("3",), options={"direction": "decisions"}, seconds=0.02)
         >>> bottom_line(record, (0.993, 0.0))

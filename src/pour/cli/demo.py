@@ -80,7 +80,7 @@ def demo(
 
 
 def _train(name: str, seed: int, images: int, console: Console) -> list[Any]:
-    """Return the original, and two models that were trained without the digit ``name``."""
+    """Return the original, and two models that were trained without the digit `name`."""
     from pour.training import Run, get_recipe, get_task
 
     task, dataset, recipe = get_task("classify"), pour.load_dataset("digits"), get_recipe("digits")

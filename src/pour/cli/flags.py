@@ -122,9 +122,9 @@ def check_model_file(out: Path, *, overwrite: bool) -> None:
 
 
 def parse_settings(settings: Sequence[str] | None) -> dict[str, Any]:
-    """Return the values of ``--set KEY=VALUE`` by key; a value is read as TOML, or as text if it is no TOML.
+    """Return the values of `--set KEY=VALUE` by key; a value is read as TOML, or as text if it is no TOML.
 
-    Example:
+    Examples:
         >>> parse_settings(["enlarge=2", "head=simplex", "seeds=[0, 1]"])
         {'enlarge': 2, 'head': 'simplex', 'seeds': [0, 1]}
     """

@@ -48,9 +48,9 @@ def flags_of(command: TyperCommand) -> dict[str, str]:
 
 
 def in_flags(message: str, flags: Mapping[str, str]) -> str:
-    """Return a message of the library with ``flags`` in place of the arguments that it names.
+    """Return a message of the library with `flags` in place of the arguments that it names.
 
-    Example:
+    Examples:
         >>> in_flags('The rows depend; take direction="scores".', {"direction": "--direction"})
         'The rows depend; take --direction scores.'
     """

@@ -44,6 +44,6 @@ def after_interruption(command: str, values: Mapping[str, Any], started: float) 
 
 
 def _is_written(path: Path, started: float) -> bool:
-    """Return whether a file, or a file in a folder, was written since ``started``."""
+    """Return whether a file, or a file in a folder, was written since `started`."""
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path] * path.is_file()
     return any(file.stat().st_mtime >= started for file in files)

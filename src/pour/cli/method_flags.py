@@ -21,9 +21,9 @@ _PREFIX = "option_"
 
 
 def chosen_method(arguments: Sequence[str]) -> str:
-    """Return the value of ``--method`` among the arguments of a command, before they are parsed.
+    """Return the value of `--method` among the arguments of a command, before they are parsed.
 
-    Example:
+    Examples:
         >>> chosen_method(["m.safetensors", "--method", "delete"]), chosen_method(["--method=ssd"]), chosen_method([])
         ('delete', 'ssd', 'pour-a')
     """
@@ -36,7 +36,7 @@ def chosen_method(arguments: Sequence[str]) -> str:
 
 
 def with_method_options(command: Callable[..., None], method: type[Method] | None) -> Callable[..., None]:
-    """Return ``command`` with a flag for each option of ``method``. It gets the values as the dict ``options``."""
+    """Return `command` with a flag for each option of `method`. It gets the values as the dict `options`."""
     signature = inspect.signature(command, eval_str=True)
     parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "options"]
     flags = [] if method is None else _flags(method)
@@ -53,7 +53,7 @@ def with_method_options(command: Callable[..., None], method: type[Method] | Non
 
 
 def _flags(method: type[Method]) -> list[inspect.Parameter]:
-    """Return one flag per option of ``method`` that the command line can write."""
+    """Return one flag per option of `method` that the command line can write."""
     from pour.unlearning.contract import declaration, types_of
 
     flags: list[inspect.Parameter] = []

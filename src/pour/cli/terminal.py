@@ -34,7 +34,7 @@ class PlainWeights:
 
     @classmethod
     def of(cls, arch: str | None, mean: str | None, std: str | None, *files: Path) -> PlainWeights | None:
-        """Return the flags of a command that opens ``files``, or None if it names no architecture.
+        """Return the flags of a command that opens `files`, or None if it names no architecture.
 
         The files can be files of pour and plain weights. Raise UsageError for a normalisation that no file needs.
         """
@@ -47,7 +47,7 @@ class PlainWeights:
         return cls(arch, mean, std)
 
     def build(self, file: Path, dataset: Dataset | None, num_classes: int | None = None) -> nn.Module:
-        """Return the network of the weights in ``file`` with random weights, for the classes of ``dataset``."""
+        """Return the network of the weights in `file` with random weights, for the classes of `dataset`."""
         from pour.models.networks.normalize import is_wrapped
         from pour.models.networks.user_network import build_user_network, is_user_network
         from pour.models.state import read_state_dict
@@ -119,7 +119,7 @@ def read_pour_header(path: Path) -> Header | None:
 
 
 def open_own(path: Path, advice: str) -> nn.Module:
-    """Return the model of a file of pour. Raise UsageError with ``advice`` for a file without an architecture."""
+    """Return the model of a file of pour. Raise UsageError with `advice` for a file without an architecture."""
     from pour.models.networks.libraries import USER_NETWORKS_PAGE
     from pour.models.networks.user_network import is_user_network
 

@@ -41,7 +41,7 @@ ConceptPart = Annotated[
 
 
 def forget_by_text(model: nn.Module, concepts: list[str], text: Path | None, part: ConceptPart) -> nn.Module:
-    """A copy of a zero-shot classifier that has forgotten ``concepts``."""
+    """A copy of a zero-shot classifier that has forgotten `concepts`."""
     from pour.models import TextTable, ZeroShotClassifier, forget_concepts, minilm_encoder
 
     if not isinstance(model, ZeroShotClassifier):

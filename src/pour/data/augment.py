@@ -21,7 +21,7 @@ IGNORED = 255
 class Augment:
     """Random moves of images: shift each one with a reflected border, and mirror half of them.
 
-    Example:
+    Examples:
         >>> Augment.for_images(32)
         Augment(padding=4, flip=True)
         >>> Augment.for_images(8, flip=False)
@@ -46,13 +46,13 @@ class Augment:
         return cls(padding=side // 8, flip=flip)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw the moves of ``count`` images: (count, 3) of shift down, shift right, mirror or not."""
+        """Draw the moves of `count` images: (count, 3) of shift down, shift right, mirror or not."""
         shift = torch.randint(-self.padding, self.padding + 1, (count, 2), generator=generator)
         mirror = torch.randint(0, 2 if self.flip else 1, (count, 1), generator=generator)
         return torch.cat([shift, mirror], dim=1)
 
     def move(self, images: Tensor, labels: Tensor, index: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the images ``index`` of (n, H, W, C), moved and as (m, C, H, W), and their labels."""
+        """Return the images `index` of (n, H, W, C), moved and as (m, C, H, W), and their labels."""
         return gather_images(images, index, moves).permute(0, 3, 1, 2), labels
 
 
@@ -60,7 +60,7 @@ class Augment:
 class SceneAugment:
     """Random moves of scenes: scale, crop and mirror image and mask together, and change the light of the image.
 
-    Example:
+    Examples:
         >>> SceneAugment().draw(2, torch.Generator().manual_seed(0)).shape
         torch.Size([2, 6])
     """
@@ -84,7 +84,7 @@ class SceneAugment:
             raise UsageError(f"The change of light is 0 or more and below 1, but is {self.light}.")
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw the moves of ``count`` scenes: (count, 6) of scale, down, right, mirror, contrast, light."""
+        """Draw the moves of `count` scenes: (count, 6) of scale, down, right, mirror, contrast, light."""
         uniform = torch.rand(count, 6, generator=generator)
         # Even on a logarithmic axis, so that halving is as likely as doubling.
         uniform[:, 0] = self.smallest * (self.largest / self.smallest) ** uniform[:, 0]
@@ -94,7 +94,7 @@ class SceneAugment:
         return uniform
 
     def move(self, images: Tensor, labels: Tensor, index: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the images ``index`` of (n, H, W, C), moved and as floats (m, C, H, W), and their masks."""
+        """Return the images `index` of (n, H, W, C), moved and as floats (m, C, H, W), and their masks."""
         return move_scenes(images[index], labels, moves)
 
 
@@ -104,12 +104,12 @@ def gather_images(images: Tensor, index: Tensor, moves: Tensor) -> Tensor:
     Args:
         images: Images, (n, H, W, C) of any dtype.
         index: Indices of the images, (m,).
-        moves: Moves from :meth:`Augment.draw`, (m, 3).
+        moves: Moves from `Augment.draw`, (m, 3).
 
     Returns:
         Images, (m, H, W, C). Pixels beyond the border are reflected without a second border.
 
-    Example:
+    Examples:
         >>> images = torch.arange(9).reshape(1, 3, 3, 1)
         >>> gather_images(images, torch.tensor([0]), torch.tensor([[0, 1, 0]]))[0, :, :, 0]
         tensor([[1, 2, 1],
@@ -134,7 +134,7 @@ def _reflect(position: Tensor, size: int) -> Tensor:
 
 
 def move_scenes(images: Tensor, masks: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply the moves of :meth:`SceneAugment.draw`: images are interpolated, masks are read at the nearest pixel.
+    """Apply the moves of `SceneAugment.draw`: images are interpolated, masks are read at the nearest pixel.
 
     Args:
         images: Images, (n, H, W, C) uint8.
@@ -142,7 +142,7 @@ def move_scenes(images: Tensor, masks: Tensor, moves: Tensor) -> tuple[Tensor, T
         moves: Moves, (n, 6).
 
     Returns:
-        Images (n, C, H, W), floats in [0, 1], and masks (n, H, W) with :data:`IGNORED` beyond the border.
+        Images (n, C, H, W), floats in [0, 1], and masks (n, H, W) with `IGNORED` beyond the border.
     """
     height, width = masks.shape[1:]
     scale, down, right, mirror, contrast, light = moves[:, :, None].unbind(1)

@@ -21,7 +21,7 @@ def resolve_classes(
     class_names: Sequence[str] | None = None,
     already: Sequence[int] = (),
 ) -> tuple[int, ...]:
-    """Return the indices that ``classes`` names, in the order given.
+    """Return the indices that `classes` names, in the order given.
 
     A string is looked up among the names, also in another case if no two names differ only in their case. It is read
     as an index only if it is no name, so that the class called "7" of a digits model is never mistaken. At least two
@@ -33,7 +33,7 @@ def resolve_classes(
         class_names: Names in the order of the scores, if they are known.
         already: Classes forgotten by earlier requests, which count as gone.
 
-    Example:
+    Examples:
         >>> resolve_classes(["cat", 0], num_classes=4, class_names=["plane", "car", "cat", "dog"])
         (2, 0)
     """

@@ -31,7 +31,7 @@ LabelArray: TypeAlias = NDArray[np.int64]
 class ImageSamples:
     """Images in memory or in files, with one label or one mask each.
 
-    Samples made by ``take`` keep row numbers and share the images of their source. Their ``images`` are copied or
+    Samples made by `take` keep row numbers and share the images of their source. Their `images` are copied or
     decoded each time they are read.
     """
 
@@ -40,11 +40,11 @@ class ImageSamples:
     void: ClassVar[int | None] = None
     """Label of void pixels."""
     source: ImageArray | StoredImages
-    """Images of which the samples are the rows in ``index``."""
+    """Images of which the samples are the rows in `index`."""
     labels: NDArray[Any]
     """Labels or masks of the samples."""
     index: LabelArray | None
-    """Rows of ``source``; None for all of them in their order."""
+    """Rows of `source`; None for all of them in their order."""
 
     @property
     def images(self) -> ImageArray:
@@ -65,7 +65,7 @@ class ImageSamples:
         Args:
             rows: Indices, or a boolean for each image.
 
-        Example:
+        Examples:
             >>> split = ImageSplit(np.zeros((3, 8, 8, 1), np.uint8), np.array([0, 1, 0]))
             >>> split.take(split.labels == 0)
             ImageSplit(2 images of 8 x 8 x 1)
@@ -91,10 +91,10 @@ class ImageSamples:
         mirrors: bool = True,
         **options: Any,
     ) -> EpochLoader:
-        """Return a loader of (images, labels), see :class:`~pour.data.samples.IndexedSamples`.
+        """Return a loader of (images, labels), see `IndexedSamples`.
 
         Images in files that are shuffled, as training does in every epoch, are first read into memory if they fit
-        (:data:`~pour.data.stored_images.KEPT_BYTES`).
+        (`KEPT_BYTES`).
         """
         from pour.data.loader import DeviceLoader, FileLoader
 
@@ -123,7 +123,7 @@ class ImageSamples:
 class ImageSplit(ImageSamples):
     """Images (n x height x width x channels, uint8, in memory or in files) with one label each (n, int64).
 
-    Example:
+    Examples:
         >>> split = ImageSplit(np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 0, 1]))
         >>> odd = split.take(np.array([1, 3]))
         >>> odd
@@ -155,7 +155,7 @@ class ImageSplit(ImageSamples):
     def without(self, classes: Collection[int]) -> Self:
         """Return the images of other classes; no image is copied.
 
-        Example:
+        Examples:
             >>> ImageSplit(np.zeros((3, 8, 8, 1), np.uint8), np.array([0, 1, 0])).without([0])
             ImageSplit(1 images of 8 x 8 x 1)
         """
@@ -171,7 +171,7 @@ class ImageSplit(ImageSamples):
 def join_splits(splits: Sequence[ImageSplit]) -> ImageSplit:
     """Return the images of several splits, one split after another. Files are not read, and shared images not copied.
 
-    Example:
+    Examples:
         >>> split = ImageSplit(np.zeros((3, 8, 8, 1), np.uint8), np.array([0, 1, 0]))
         >>> join_splits([split.take(np.array([2])), split]).labels
         array([0, 0, 1, 0])
@@ -194,7 +194,7 @@ def join_splits(splits: Sequence[ImageSplit]) -> ImageSplit:
 class ImageDataset:
     """A classification dataset: named splits of images that share their classes and their shape.
 
-    Example:
+    Examples:
         >>> grey = ImageSplit(np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 0, 1]))
         >>> data = ImageDataset(name="tiny", classes=("cat", "dog"), splits={"train": grey, "test": grey})
         >>> data.num_classes, data.image_shape
@@ -205,7 +205,7 @@ class ImageDataset:
     classes: tuple[str, ...]
     """Class names; the position is the label."""
     splits: Mapping[str, ImageSplit]
-    """``"train"``, ``"test"``, and extra test sets under their own names, such as ``"external"``."""
+    """`"train"`, `"test"`, and extra test sets under their own names, such as `"external"`."""
     info: DatasetInfo = field(default=OWN_DATA, repr=False)
 
     def __post_init__(self) -> None:

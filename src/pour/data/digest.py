@@ -20,7 +20,7 @@ _IMAGES_PER_BATCH = 256
 def split_digest(split: IndexedSamples) -> str:
     """Return the SHA-256 digest of the samples and labels of a split.
 
-    Example:
+    Examples:
         >>> from pour.data.dataset import ImageSplit
         >>> split_digest(ImageSplit(np.zeros((1, 8, 8, 1), np.uint8), np.zeros(1, np.int64)))[:8]
         'aa258d9c'

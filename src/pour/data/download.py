@@ -21,9 +21,9 @@ _MEGABYTE = 10**6
 
 
 def fetch(file: RemoteFile, folder: Path, *, progress: bool = True) -> Path:
-    """Download ``file`` into ``folder`` if it is missing, and return its path.
+    """Download `file` into `folder` if it is missing, and return its path.
 
-    The file gets its name after its checksum is verified. After a broken connection, a hidden ``.part`` file contains
+    The file gets its name after its checksum is verified. After a broken connection, a hidden `.part` file contains
     the received bytes, and the next call resumes it.
 
     Raises:
@@ -66,7 +66,7 @@ def fetch(file: RemoteFile, folder: Path, *, progress: bool = True) -> Path:
 
 
 def _resume(url: str, output_file: str, part: Path, title: str, *, progress: bool) -> None:
-    """Download ``url`` to ``output_file``: keep the received bytes in ``part``, and request only the missing ones."""
+    """Download `url` to `output_file`: keep the received bytes in `part`, and request only the missing ones."""
     import requests
 
     have = part.stat().st_size if part.exists() else 0

@@ -18,9 +18,9 @@ _TEST_SHARE = 5
 
 
 def rows_per_class(labels: LabelArray, counts: Mapping[int, int], generator: np.random.Generator) -> LabelArray:
-    """Draw at most ``counts[label]`` rows of each class, class after class in the order of ``counts``.
+    """Draw at most `counts[label]` rows of each class, class after class in the order of `counts`.
 
-    Example:
+    Examples:
         >>> rows_per_class(np.array([0, 1, 1, 2]), {1: 5, 0: 1}, np.random.default_rng(0)).tolist()
         [1, 2, 0]
     """
@@ -29,11 +29,11 @@ def rows_per_class(labels: LabelArray, counts: Mapping[int, int], generator: np.
 
 
 def stratified_rows(labels: LabelArray, count: int, seed: int) -> LabelArray:
-    """Draw ``count`` rows in the classes' proportions and sort them.
+    """Draw `count` rows in the classes' proportions and sort them.
 
-    Every class gets at least one row if ``count`` allows it. All rows are returned if there are at most ``count``.
+    Every class gets at least one row if `count` allows it. All rows are returned if there are at most `count`.
 
-    Example:
+    Examples:
         >>> rows = stratified_rows(np.array([0, 0, 0, 0, 1, 1]), 3, seed=0)
         >>> np.array([0, 0, 0, 0, 1, 1])[rows]
         array([0, 0, 1])
@@ -60,7 +60,7 @@ def set_apart(labels: LabelArray, names: Sequence[bytes]) -> tuple[LabelArray, L
         labels: Class of each sample.
         names: Name of each sample, such as that of its file.
 
-    Example:
+    Examples:
         >>> [rows.tolist() for rows in set_apart(np.zeros(5, int), [b"a", b"b", b"c", b"d", b"e"])]
         [[0, 1, 2, 3], [4]]
     """
@@ -73,7 +73,7 @@ def set_apart(labels: LabelArray, names: Sequence[bytes]) -> tuple[LabelArray, L
 
 
 def _include(places: LabelArray, missing: LabelArray, sorted_labels: LabelArray) -> LabelArray:
-    """Replace places of the most frequent class by the places in ``missing``, one after another."""
+    """Replace places of the most frequent class by the places in `missing`, one after another."""
     for place in missing:
         present, counts = np.unique(sorted_labels[places], return_counts=True)
         most_frequent = np.flatnonzero(sorted_labels[places] == present[counts.argmax()])

@@ -20,14 +20,14 @@ class RemoteFile:
     filename: str
     """Name of the file in the data folder."""
     checksum: str
-    """``algorithm:hex digits``, for example ``sha256:6d95...``."""
+    """`algorithm:hex digits`, for example `sha256:6d95...`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetInfo:
     """Facts about a dataset.
 
-    Example:
+    Examples:
         >>> DatasetInfo(name="mine", title="My own images").task
         'classification'
     """
@@ -37,7 +37,7 @@ class DatasetInfo:
     title: str
     """Full name."""
     task: str = "classification"
-    """Kind of labels: ``classification``, ``segmentation``, or the name of another package's task."""
+    """Kind of labels: `classification`, `segmentation`, or the name of another package's task."""
     licence: str = "not stated"
     citation: str = ""
     """Reference to the paper or report that introduced it."""
@@ -62,9 +62,9 @@ def _facts() -> dict[str, Any]:
 
 @cache
 def official(name: str) -> DatasetInfo:
-    """Return the facts about a dataset in ``datasets.toml``.
+    """Return the facts about a dataset in `datasets.toml`.
 
-    Example:
+    Examples:
         >>> official("cifar10").classes[:2], official("pathmnist").title
         (('airplane', 'automobile'), 'PathMNIST')
     """
@@ -75,5 +75,5 @@ def official(name: str) -> DatasetInfo:
 
 
 def official_names(family: str) -> tuple[str, ...]:
-    """Return the names of the datasets of a family in ``datasets.toml``."""
+    """Return the names of the datasets of a family in `datasets.toml`."""
     return tuple(name for name, facts in _facts().items() if facts.get("family") == family)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_LABEL", "DeviceLoader", "EpochLoader", "FileLoader"]
 
 NO_LABEL = -100
-"""Label of void pixels in a batch, which ``torch.nn.functional.cross_entropy`` ignores by default."""
+"""Label of void pixels in a batch, which `torch.nn.functional.cross_entropy` ignores by default."""
 
 _SHARE_OF_FREE_MEMORY = 0.25
 _CHUNK_BYTES = 512 * 2**20
@@ -32,7 +32,7 @@ _AHEAD = 2
 
 
 class Moves(Protocol):
-    """Random moves of images, such as :class:`~pour.data.augment.Augment`."""
+    """Random moves of images, such as `Augment`."""
 
     @property
     def memory(self) -> int:
@@ -44,19 +44,19 @@ class Moves(Protocol):
         ...
 
     def move(self, images: Tensor, labels: Tensor, index: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the images ``index`` of (n, H, W, C), moved and as (m, C, H, W), and their labels."""
+        """Return the images `index` of (n, H, W, C), moved and as (m, C, H, W), and their labels."""
         ...
 
 
 class EpochLoader(ABC):
     """Batches that are read epoch by epoch.
 
-    Every order and move is drawn on the CPU from ``(seed, epoch)`` alone. The same seed gives the same batches on any
+    Every order and move is drawn on the CPU from `(seed, epoch)` alone. The same seed gives the same batches on any
     device, and an interrupted run can start again at any epoch.
 
     Args:
         count: Number of samples.
-        batch_size: Number of samples per batch, at most ``count``.
+        batch_size: Number of samples per batch, at most `count`.
         device: Device of the batches.
         seed: Fixes everything random.
         shuffle: Draw a new order for each epoch.
@@ -92,11 +92,11 @@ class EpochLoader(ABC):
 
     @abstractmethod
     def read(self, order: Tensor, moves: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the samples with the indices ``order``, moved by ``moves``, and their labels on the device."""
+        """Return the samples with the indices `order`, moved by `moves`, and their labels on the device."""
 
     @property
     def samples_per_read(self) -> int:
-        """Number of samples of one call of :meth:`read`, a multiple of the batch size."""
+        """Number of samples of one call of `read`, a multiple of the batch size."""
         return self.batch_size
 
     def __len__(self) -> int:
@@ -105,12 +105,12 @@ class EpochLoader(ABC):
         return whole if self._drop_last or not rest else whole + 1
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return the batches of one epoch; each call to ``iter`` starts the next epoch."""
+        """Return the batches of one epoch; each call to `iter` starts the next epoch."""
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
         return self.epoch(epoch)
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches of epoch ``number``, the same ones at every call."""
+        """Yield the batches of epoch `number`, the same ones at every call."""
         order, moves = self._draw(number)
         usable = len(self) * self.batch_size if self._drop_last else self.num_images
         step = self.samples_per_read
@@ -119,7 +119,7 @@ class EpochLoader(ABC):
             yield from zip(torch.split(images, self.batch_size), torch.split(labels, self.batch_size), strict=True)
 
     def _reads(self, parts: Sequence[tuple[Tensor, Tensor | None]]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield what :meth:`read` returns for the indices and moves of each part."""
+        """Yield what `read` returns for the indices and moves of each part."""
         return (self.read(order, moves) for order, moves in parts)
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor | None]:
@@ -144,12 +144,12 @@ class DeviceLoader(EpochLoader):
         augment: Random moves; None leaves the images as they are.
         drop_last: Leave out the last batch of an epoch if it is not full.
         resident: Keep the images on the device; by default if they take at most a quarter of its free memory.
-        void: Label that becomes :data:`NO_LABEL` in the batches.
+        void: Label that becomes `NO_LABEL` in the batches.
 
-    Iterating gives ``(images, labels)``: (b, C, H, W), uint8 in channels-last memory or moved scenes as floats in
+    Iterating gives `(images, labels)`: (b, C, H, W), uint8 in channels-last memory or moved scenes as floats in
     [0, 1], and int64 labels.
 
-    Example:
+    Examples:
         >>> loader = DeviceLoader(np.zeros((10, 8, 8, 1), np.uint8), np.arange(10) % 2, batch_size=4, device="cpu")
         >>> [tuple(images.shape) for images, labels in loader]
         [(4, 1, 8, 8), (4, 1, 8, 8), (2, 1, 8, 8)]
@@ -211,9 +211,9 @@ class FileLoader(EpochLoader):
 
     Args:
         images: The images.
-        rows: Rows of ``images`` that the loader reads.
+        rows: Rows of `images` that the loader reads.
         labels: Labels of these rows.
-        options: Options of :class:`EpochLoader`.
+        options: Options of `EpochLoader`.
     """
 
     def __init__(self, images: StoredImages, rows: np.ndarray, labels: np.ndarray, **options: Any) -> None:

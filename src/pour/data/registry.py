@@ -67,16 +67,16 @@ class DatasetStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedDataset:
-    """A dataset that can be opened by the name in its ``info``.
+    """A dataset that can be opened by the name in its `info`.
 
-    Example:
+    Examples:
         >>> NamedDataset(info=DatasetInfo(name="mine", title="My images"), read=read_digits).find is None
         True
     """
 
     info: DatasetInfo
     read: Callable[[Path], Any]
-    """Function from the path that ``find`` returned to the dataset. Without ``find`` it gets the data folder."""
+    """Function from the path that `find` returned to the dataset. Without `find` it gets the data folder."""
     find: Callable[[Path], Path | None] | None = None
     """Function from the data folder to the path of the files, or to None if they are absent. None if no files are
     needed."""
@@ -115,7 +115,7 @@ def _all_datasets() -> dict[str, NamedDataset]:
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """Return the data folder: ``root``, else ``POUR_DATA`` from the environment, else ``~/.cache/pour``."""
+    """Return the data folder: `root`, else `POUR_DATA` from the environment, else `~/.cache/pour`."""
     named = root or os.environ.get("POUR_DATA")
     path = Path(named).expanduser() if named else Path.home() / ".cache" / "pour"
     if path.is_file():
@@ -126,7 +126,7 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
 def list_datasets(root: str | os.PathLike[str] | None = None) -> list[DatasetStatus]:
     """Return every dataset with a name, and where it is under the data folder.
 
-    Example:
+    Examples:
         >>> [status.present for status in list_datasets("/nowhere") if status.info.name == "digits"]
         [True]
     """
@@ -144,16 +144,16 @@ def load_dataset(
     """Open a classification dataset.
 
     Args:
-        name: A name from :func:`list_datasets`; the path of a ``.npz`` file; or the path of a folder with one folder of
-            images per class. ``PATH@SIZE`` scales the images. ``folder:PATH`` is a folder that has the name of a
+        name: A name from `list_datasets`; the path of a `.npz` file; or the path of a folder with one folder of
+            images per class. `PATH@SIZE` scales the images. `folder:PATH` is a folder that has the name of a
             dataset.
-        root: The data folder, by default ``POUR_DATA`` or ``~/.cache/pour``.
+        root: The data folder, by default `POUR_DATA` or `~/.cache/pour`.
         download: Download missing files.
 
     Raises:
         UsageError: The name is unknown, or the files are missing or damaged.
 
-    Example:
+    Examples:
         >>> load_dataset("digits").splits["train"]
         ImageSplit(1442 images of 8 x 8 x 1)
     """
@@ -173,7 +173,7 @@ def load_dataset(
 def is_segmentation(name: str) -> bool:
     """Return whether the dataset of that name has a label for every pixel.
 
-    Example:
+    Examples:
         >>> is_segmentation("camvid"), is_segmentation("cifar10")
         (True, False)
     """
@@ -183,7 +183,7 @@ def is_segmentation(name: str) -> bool:
 def load_segmentation(
     name: str, root: str | os.PathLike[str] | None = None, *, download: bool = False
 ) -> SegmentationDataset:
-    """Open a segmentation dataset: ``camvid`` or ``voc2012``."""
+    """Open a segmentation dataset: `camvid` or `voc2012`."""
     if name not in _all_datasets():
         raise _unknown(name, [other for other in _DATASETS if is_segmentation(other)])
     if not is_segmentation(name):
@@ -193,7 +193,7 @@ def load_segmentation(
 
 
 def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, download: bool = False) -> Any:
-    """Open the dataset ``name`` of any task. Raise UsageError if the name is unknown or its files are missing."""
+    """Open the dataset `name` of any task. Raise UsageError if the name is unknown or its files are missing."""
     if name not in _all_datasets():
         raise _unknown(name, list(_DATASETS))
     dataset, folder = _DATASETS[name], data_root(root)

@@ -1,6 +1,6 @@
 """Labelled samples: data that can be read in batches, and data whose samples can also be chosen by index.
 
-A user's ``DataLoader`` can only be read, and each reading may shuffle or augment. Images in memory, scenes and torch
+A user's `DataLoader` can only be read, and each reading may shuffle or augment. Images in memory, scenes and torch
 datasets are *indexed samples*: they have a length, labels and rows.
 
 A batch, and a sample of a dataset, is a pair of images and labels, or has them as fields with the usual names: a
@@ -78,7 +78,7 @@ class IndexedSamples(Protocol):
         ...
 
     def without(self, classes: Collection[int]) -> Self:
-        """Return the samples without the labels ``classes``."""
+        """Return the samples without the labels `classes`."""
         ...
 
     def batches(
@@ -107,15 +107,15 @@ class IndexedSamples(Protocol):
 
 
 def is_indexed(data: object) -> TypeIs[IndexedSamples]:
-    """Return whether ``data`` are indexed samples. Only methods are looked up, because ``images`` reads all images."""
+    """Return whether `data` are indexed samples. Only methods are looked up, because `images` reads all images."""
     return all(hasattr(type(data), name) for name in ("__len__", "take", "without", "batches"))
 
 
 def as_samples(data: Any) -> IndexedSamples | Batches:
-    """Return indexed samples if ``data`` has them or is a dataset with indices, otherwise ``data`` itself.
+    """Return indexed samples if `data` has them or is a dataset with indices, otherwise `data` itself.
 
     Raises:
-        UsageError: ``data`` can neither be indexed nor iterated more than once.
+        UsageError: `data` can neither be indexed nor iterated more than once.
     """
     if is_indexed(data):
         return data
@@ -149,7 +149,7 @@ def as_batches(data: Any, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         data: Indexed samples, a dataset, or batches.
         batch_size: Number of samples per batch, for data that do not come in batches.
 
-    Example:
+    Examples:
         >>> from torch.utils.data import TensorDataset
         >>> data = TensorDataset(torch.zeros(3, 4), torch.arange(3))
         >>> [labels.tolist() for images, labels in as_batches(data, 2)]
@@ -170,7 +170,7 @@ class DatasetSamples:
         rows: Indices of the samples; by default all.
         labels: Labels of these samples, if they are known.
 
-    Example:
+    Examples:
         >>> from torch.utils.data import TensorDataset
         >>> samples = DatasetSamples(TensorDataset(torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 0, 2])))
         >>> len(samples), samples.labels.tolist(), len(samples.without([0]))
@@ -194,7 +194,7 @@ class DatasetSamples:
 
     @property
     def knows_labels(self) -> bool:
-        """Whether :attr:`labels` reads no sample."""
+        """Whether `labels` reads no sample."""
         return self._labels is not None or len(self._read) == len(self)
 
     @property
@@ -209,7 +209,7 @@ class DatasetSamples:
         return len(self.rows)
 
     def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
-        """Return the input and the label of sample ``i``."""
+        """Return the input and the label of sample `i`."""
         image, label = _image_and_label(self.dataset[int(self.rows[i])], "sample of a dataset")
         if label.is_floating_point() or label.is_complex():
             raise UsageError(f"The labels of a dataset must be whole numbers, not {label.dtype}.")
@@ -235,7 +235,7 @@ class DatasetSamples:
         mirrors: bool = True,
         **options: Any,
     ) -> EpochLoader:
-        """Return a loader of the samples; the dataset's own transforms replace ``augment`` and ``mirrors``."""
+        """Return a loader of the samples; the dataset's own transforms replace `augment` and `mirrors`."""
         return _DatasetLoader(self, batch_size=batch_size, device=device, **options)
 
 
@@ -290,12 +290,12 @@ def _as_input(value: Any) -> Tensor:
 def first_batch(
     samples: IndexedSamples | Batches, count: int, *, loader: object | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return at most ``count`` inputs and labels. Later readings give the same batches as without this call.
+    """Return at most `count` inputs and labels. Later readings give the same batches as without this call.
 
     Args:
         samples: Samples or batches.
         count: Largest number of samples.
-        loader: Loader whose random generators are restored; by default ``samples``.
+        loader: Loader whose random generators are restored; by default `samples`.
 
     Raises:
         UsageError: There are no samples.
@@ -317,7 +317,7 @@ def first_batch(
 def some_batches(
     samples: IndexedSamples | Batches, count: int, size: int, *, loader: object | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches of about ``count`` samples: evenly spaced indexed samples, or the first batches of a loader.
+    """Yield batches of about `count` samples: evenly spaced indexed samples, or the first batches of a loader.
 
     Later readings give the same batches as without this call.
 
@@ -325,7 +325,7 @@ def some_batches(
         samples: Samples or batches.
         count: Number of samples after which no further batch is read.
         size: Number of indexed samples per batch.
-        loader: Loader whose random generators are restored; by default ``samples``.
+        loader: Loader whose random generators are restored; by default `samples`.
     """
     if is_indexed(samples):
         rows = np.unique(np.linspace(0, max(0, len(samples) - 1), min(count, len(samples))).astype(np.int64))
@@ -344,7 +344,7 @@ def some_batches(
 def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
     """Return the images and labels of a batch. Raise UsageError if the batch is something else.
 
-    Example:
+    Examples:
         >>> images, labels = checked_batch({"pixel_values": torch.zeros(2, 3, 8, 8), "labels": [0, 1]})
         >>> tuple(images.shape), labels
         ((2, 3, 8, 8), tensor([0, 1]))
@@ -390,7 +390,7 @@ def check_values(images: Tensor) -> None:
 
 
 def _image_and_label(item: Any, what: str) -> tuple[Any, Tensor]:
-    """Return the input and the label of a batch or sample. Raise UsageError that calls it ``what`` if it has none."""
+    """Return the input and the label of a batch or sample. Raise UsageError that calls it `what` if it has none."""
     fields = _fields(item)
     if fields is not None:
         image, label = (next((fields[name] for name in names if name in fields), None) for names in (_IMAGES, _LABELS))

@@ -29,9 +29,9 @@ MaskArray: TypeAlias = NDArray[np.uint8]
 class Scenes(ImageSamples):
     """Images of one size (n x height x width x 3, uint8) with masks (n x height x width, uint8).
 
-    A mask contains classes, and :data:`IGNORED` for void pixels.
+    A mask contains classes, and `IGNORED` for void pixels.
 
-    Example:
+    Examples:
         >>> masks = np.array([[[0, 1]], [[0, 0]]], np.uint8)
         >>> scenes = Scenes(np.zeros((2, 1, 2, 3), np.uint8), masks, num_classes=2)
         >>> len(scenes.containing([1])), scenes.only([1]).masks.tolist()
@@ -94,7 +94,7 @@ class Scenes(ImageSamples):
         return self.labels
 
     def containing(self, classes: Collection[int]) -> Self:
-        """Return the scenes with at least one pixel of ``classes``."""
+        """Return the scenes with at least one pixel of `classes`."""
         rows = np.flatnonzero(np.isin(self.masks, list(classes)).any(axis=(1, 2)))
         if not len(rows):
             raise UsageError(f"No image shows class {', '.join(map(str, classes))}.")
@@ -105,7 +105,7 @@ class Scenes(ImageSamples):
         return self._with_void(~np.isin(self.masks, list(classes)))
 
     def without(self, classes: Collection[int]) -> Self:
-        """Return the same scenes with all pixels of ``classes`` void."""
+        """Return the same scenes with all pixels of `classes` void."""
         return self._with_void(np.isin(self.masks, list(classes)))
 
     def counts(self) -> LabelArray:

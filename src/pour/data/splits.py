@@ -34,7 +34,7 @@ class Part:
 
     @classmethod
     def of(cls, split: IndexedSamples, forgotten: tuple[int, ...]) -> Part:
-        """Divide ``split`` by the samples whose labels include a class of ``forgotten``."""
+        """Divide `split` by the samples whose labels include a class of `forgotten`."""
         is_forgotten = np.isin(split.labels, forgotten).reshape(len(split), -1).any(axis=1)
         return cls(split, split.take(np.flatnonzero(is_forgotten)), split.take(np.flatnonzero(~is_forgotten)))
 
@@ -43,9 +43,9 @@ class Part:
 class Splits:
     """Forget and retain parts of the training split, the test split and any further test set.
 
-    The parts share the dataset's images; only row numbers are stored (see :class:`ImageSplit`).
+    The parts share the dataset's images; only row numbers are stored (see `ImageSplit`).
 
-    Example:
+    Examples:
         >>> from pour.data import load_dataset
         >>> splits = Splits.of(load_dataset("digits"), forget=["3"])
         >>> len(splits.forget_train), len(splits.retain_train), set(splits.forget_test.labels.tolist())
@@ -61,9 +61,9 @@ class Splits:
     train: Part = field(repr=False)
     test: Part = field(repr=False)
     extra: Mapping[str, Part] = field(default_factory=dict, repr=False)
-    """Further test sets by name, such as ``"external"``."""
+    """Further test sets by name, such as `"external"`."""
     validation: Part | None = field(default=None, repr=False)
-    """Images that :meth:`holdout` moved out of the training split."""
+    """Images that `holdout` moved out of the training split."""
     mirrors: bool = True
     """Whether a mirrored image still shows its class."""
 
@@ -78,16 +78,16 @@ class Splits:
         """Divide a dataset by the classes to forget.
 
         Args:
-            dataset: A dataset of pour, or torch datasets by split: ``{"train": ..., "test": ...}``. Of a single torch
+            dataset: A dataset of pour, or torch datasets by split: `{"train": ..., "test": ...}`. Of a single torch
                 dataset, a fifth of each class is the test split. The files' names decide which fifth, as they do for
-                ``--data FOLDER``; without files the positions decide. Train only on the rest.
+                `--data FOLDER`; without files the positions decide. Train only on the rest.
             forget: Classes by name or index.
             classes: Names of all classes; by default the names in the dataset, or else the numbers from 0.
 
         Raises:
             UsageError: A split is missing, or it cannot be divided because it has no indices, like a loader.
 
-        Example:
+        Examples:
             >>> import torch
             >>> from torch.utils.data import TensorDataset
             >>> data = TensorDataset(torch.rand(6, 3, 8, 8), torch.arange(6) % 3)
@@ -139,7 +139,7 @@ class Splits:
         return len(self.classes)
 
     def holdout(self, fraction: float, seed: int) -> Splits:
-        """Move a share of each class's training images to ``validation``, for tuning without the test split.
+        """Move a share of each class's training images to `validation`, for tuning without the test split.
 
         Every class keeps training images and gets validation images, so every class needs two images.
         """

@@ -60,12 +60,12 @@ class StoredImages:
         return len(self.files)
 
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
-        """Return the images ``rows``, which are decoded now unless they are kept."""
+        """Return the images `rows`, which are decoded now unless they are kept."""
         with decoding_threads() as pool:
             return self.read(np.arange(len(self))[rows], pool)
 
     def read(self, rows: NDArray[np.int64], pool: ThreadPoolExecutor) -> NDArray[np.uint8]:
-        """Return the images ``rows``, decoded by the threads of ``pool``."""
+        """Return the images `rows`, decoded by the threads of `pool`."""
         if self.kept is not None:
             kept: NDArray[np.uint8] = self.kept[rows]
             return kept
@@ -80,7 +80,7 @@ class StoredImages:
         return images
 
     def keep(self) -> bool:
-        """Read all images into memory if they take at most :data:`KEPT_BYTES`. Return whether they are there."""
+        """Read all images into memory if they take at most `KEPT_BYTES`. Return whether they are there."""
         if self.kept is None and int(np.prod(self.shape)) <= KEPT_BYTES:
             self.kept = self[:]
         return self.kept is not None

@@ -17,13 +17,13 @@ __all__ = ["as_double", "as_labels", "as_mask", "as_samples", "check_directions"
 
 
 def as_double(tensor: Tensor) -> Tensor:
-    """Return ``tensor`` in float64 and outside the autograd graph, on the CPU if its device has no float64."""
+    """Return `tensor` in float64 and outside the autograd graph, on the CPU if its device has no float64."""
     tensor = tensor.detach()
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).to(torch.float64)
 
 
 def as_samples(samples: Tensor, name: str) -> Tensor:
-    """Return ``samples`` in float64. Raise UsageError unless they are an ``(n, d)`` matrix of finite numbers."""
+    """Return `samples` in float64. Raise UsageError unless they are an `(n, d)` matrix of finite numbers."""
     if samples.ndim != 2 or 0 in samples.shape:
         raise UsageError(f"{name} has shape {tuple(samples.shape)}; expected (n, d) with at least one row.")
     if not samples.is_floating_point():
@@ -35,7 +35,7 @@ def as_samples(samples: Tensor, name: str) -> Tensor:
 
 
 def as_labels(labels: Tensor, samples: Tensor) -> Tensor:
-    """Return the labels as int64 on the device of ``samples``. Raise UsageError unless each row has one integer."""
+    """Return the labels as int64 on the device of `samples`. Raise UsageError unless each row has one integer."""
     if labels.shape != samples.shape[:-1]:
         problem = f"labels have shape {tuple(labels.shape)}"
         raise UsageError(f"{problem}; expected {tuple(samples.shape[:-1])}, one per row of features.")
@@ -45,7 +45,7 @@ def as_labels(labels: Tensor, samples: Tensor) -> Tensor:
 
 
 def as_mask(mask: Tensor, rows: Tensor, name: str) -> Tensor:
-    """Return the mask on the device of ``rows``. Raise UsageError unless it has one boolean per row."""
+    """Return the mask on the device of `rows`. Raise UsageError unless it has one boolean per row."""
     if mask.dtype != torch.bool or mask.shape != rows.shape[:1]:
         raise UsageError(
             f"{name} is {mask.dtype} of shape {tuple(mask.shape)}; expected booleans of shape ({len(rows)},): "
@@ -55,7 +55,7 @@ def as_mask(mask: Tensor, rows: Tensor, name: str) -> Tensor:
 
 
 def check_directions(rows: Tensor, name: str) -> None:
-    """Raise UsageError unless ``rows`` are a ``(k, d)`` matrix of finite numbers without zero rows."""
+    """Raise UsageError unless `rows` are a `(k, d)` matrix of finite numbers without zero rows."""
     if not rows.is_floating_point():
         raise UsageError(f"{name} has dtype {rows.dtype}; convert it to a floating-point dtype.")
     if rows.ndim != 2 or 0 in rows.shape:
@@ -69,7 +69,7 @@ def check_directions(rows: Tensor, name: str) -> None:
 
 
 def check_features(features: Tensor, dim: int, width: int, name: str) -> None:
-    """Raise UsageError unless dimension ``dim`` of ``features`` has the width of the map called ``name``."""
+    """Raise UsageError unless dimension `dim` of `features` has the width of the map called `name`."""
     if not features.is_floating_point():
         raise UsageError(f"features have dtype {features.dtype}; convert them to a floating-point dtype.")
     if not -features.ndim <= dim < features.ndim:

@@ -22,7 +22,7 @@ class AngleStatistics:
     """Mean and spread of the pairwise angles of rows, in degrees."""
 
     mean: float
-    """Mean angle. It is no evidence alone, see :func:`angle_statistics`."""
+    """Mean angle. It is no evidence alone, see `angle_statistics`."""
     std: float
     """Standard deviation over the pairs; 0 for a simplex ETF."""
     ideal: float
@@ -32,11 +32,11 @@ class AngleStatistics:
 
 
 def pairwise_angles(rows: Tensor) -> Tensor:
-    """Return the angles between all pairs of ``(C, d)`` rows in degrees, ``(C (C - 1) / 2,)`` in float64.
+    """Return the angles between all pairs of `(C, d)` rows in degrees, `(C (C - 1) / 2,)` in float64.
 
     A zero row, or one a million times shorter than the longest, has no direction: its pairs are NaN.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pour.geometry import pairwise_angles
         >>> pairwise_angles(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]]))
@@ -53,15 +53,15 @@ def pairwise_angles(rows: Tensor) -> Tensor:
 
 
 def angle_statistics(rows: Tensor) -> AngleStatistics:
-    """Compare the pairwise angles of ``(C, d)`` rows with those of a simplex of C classes.
+    """Compare the pairwise angles of `(C, d)` rows with those of a simplex of C classes.
 
-    Rows without a direction (see :func:`pairwise_angles`) are ignored, and not counted in C. If fewer than two rows
+    Rows without a direction (see `pairwise_angles`) are ignored, and not counted in C. If fewer than two rows
     have a direction, all values are NaN.
 
     The mean alone does not show a simplex: any rows of equal norm that sum to zero have mean cosine exactly -1/(C-1).
-    Compare the standard deviation with that of :func:`random_centered_rows`.
+    Compare the standard deviation with that of `random_centered_rows`.
 
-    Example:
+    Examples:
         >>> from pour.geometry import angle_statistics, simplex_etf
         >>> round(angle_statistics(simplex_etf(10, 64)).mean, 2)
         96.38
@@ -82,9 +82,9 @@ def angle_statistics(rows: Tensor) -> AngleStatistics:
 
 
 def random_centered_rows(num_classes: int, dim: int, generator: torch.Generator | None = None) -> Tensor:
-    """Return random ``(C, d)`` Gaussian rows minus their mean in float64, a control for the angles of a simplex.
+    """Return random `(C, d)` Gaussian rows minus their mean in float64, a control for the angles of a simplex.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pour.geometry import angle_statistics, random_centered_rows
         >>> rows = random_centered_rows(10, 512, torch.Generator().manual_seed(0))

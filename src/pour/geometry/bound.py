@@ -21,7 +21,7 @@ BoundForm = Literal["retrained", "unlearned"]
 
 @dataclass(frozen=True)
 class DiscrepancyDecomposition:
-    """Result of :func:`decompose_discrepancy`: ``lower <= total <= upper = separation + forgotten + retained``."""
+    """Result of `decompose_discrepancy`: `lower <= total <= upper = separation + forgotten + retained`."""
 
     metric: BoundMetric
     """Integral probability metric K."""
@@ -71,15 +71,16 @@ def decompose_discrepancy(
 ) -> DiscrepancyDecomposition:
     r"""Split the discrepancy K(P, Q) of unlearned features P and retrained features Q by predicted class.
 
-    Write u for "predicted as a forgotten class" and n for the others, :math:`P = \alpha P_u + (1-\alpha) P_n` and
-    :math:`Q = \beta Q_u + (1-\beta) Q_n`. For every integral probability metric, with the form "retrained",
+    Write u for "predicted as a forgotten class" and n for the others, $P = \alpha P_u + (1-\alpha) P_n$ and
+    $Q = \beta Q_u + (1-\beta) Q_n$. For every integral probability metric, with the form "retrained",
 
-    .. math::
-        |\beta K(P_u, Q_u) - (1-\beta) K(P_n, Q_n)| - |\alpha-\beta| K(P_u, P_n) \le K(P, Q)
-        \le |\alpha-\beta| K(P_u, P_n) + \beta K(P_u, Q_u) + (1-\beta) K(P_n, Q_n),
+    $$
+    |\beta K(P_u, Q_u) - (1-\beta) K(P_n, Q_n)| - |\alpha-\beta| K(P_u, P_n) \le K(P, Q)
+    \le |\alpha-\beta| K(P_u, P_n) + \beta K(P_u, Q_u) + (1-\beta) K(P_n, Q_n),
+    $$
 
-    because :math:`P - Q = (\alpha-\beta)(P_u - P_n) + \beta (P_u - Q_u) + (1-\beta)(P_n - Q_n)`. The form "unlearned"
-    exchanges the roles, :math:`P - Q = (\alpha-\beta)(Q_u - Q_n) + \alpha (P_u - Q_u) + (1-\alpha)(P_n - Q_n)`: alpha
+    because $P - Q = (\alpha-\beta)(P_u - P_n) + \beta (P_u - Q_u) + (1-\beta)(P_n - Q_n)$. The form "unlearned"
+    exchanges the roles, $P - Q = (\alpha-\beta)(Q_u - Q_n) + \alpha (P_u - Q_u) + (1-\alpha)(P_n - Q_n)$: alpha
     is the weight and K(Q_u, Q_n) the separation. It is the proposition of the paper's main text, and "retrained" the
     appendix's. The default is "retrained", because a retrained model never predicts u: with beta = 0 it needs no Q_u.
     docs/concepts/theory.md compares both.
@@ -88,10 +89,10 @@ def decompose_discrepancy(
     which the inequalities would not hold. Wasserstein-2 is no integral probability metric.
 
     Args:
-        unlearned: ``(n, d)`` features of the unlearned model.
-        retrained: ``(m, d)`` features of the retrained model, in the same frame (see :func:`procrustes`).
-        unlearned_forgotten: ``(n,)`` booleans: the unlearned model's predicted class is a forgotten one.
-        retrained_forgotten: ``(m,)`` booleans, the same for the retrained model.
+        unlearned: `(n, d)` features of the unlearned model.
+        retrained: `(m, d)` features of the retrained model, in the same frame (see `procrustes`).
+        unlearned_forgotten: `(n,)` booleans: the unlearned model's predicted class is a forgotten one.
+        retrained_forgotten: `(m,)` booleans, the same for the retrained model.
         metric: K; "energy" is the square root of the energy distance, "wasserstein-1" needs POT.
         form: See above.
         bandwidth: Bandwidth of MMD's kernel, by default the median heuristic on both samples together.
@@ -101,7 +102,7 @@ def decompose_discrepancy(
     Raises:
         UsageError: An empty part has a weight above 0, or an argument does not fit.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pour.geometry import decompose_discrepancy
         >>> _ = torch.manual_seed(0)
@@ -147,7 +148,7 @@ def decompose_discrepancy(
 
 
 def _product(weight: float, distance: float | None, alpha: float, beta: float, form: BoundForm) -> float:
-    """Return ``weight * distance``, 0 for the weight 0. Raise UsageError if a distance with weight does not exist."""
+    """Return `weight * distance`, 0 for the weight 0. Raise UsageError if a distance with weight does not exist."""
     if weight == 0:
         return 0.0
     if distance is None:

@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class NeuralCollapse:
-    """Result of :func:`neural_collapse`. Angles are in degrees; values that need a head are None without one."""
+    """Result of `neural_collapse`. Angles are in degrees; values that need a head are None without one."""
 
     num_classes: int
     """Number C of classes that occur in the labels."""
@@ -42,7 +42,7 @@ class NeuralCollapse:
     nc2_angle_mean: float
     """Mean angle between centred class means; close to the ideal for almost any means, so no evidence on its own."""
     nc2_angle_std: float
-    """Standard deviation of these angles; 0 when collapsed. Compare it with ``random_angle_std``."""
+    """Standard deviation of these angles; 0 when collapsed. Compare it with `random_angle_std`."""
     nc2_ideal_angle: float
     """Angle of a simplex, arccos(-1/(C-1))."""
     nc2_angle_deviation: float
@@ -68,22 +68,23 @@ def neural_collapse(
 ) -> NeuralCollapse:
     r"""Measure NC1 to NC4 (Papyan, Han and Donoho, 2020) on features, in float64.
 
-    With class means :math:`\mu_c`, their mean :math:`\mu` and the centred means :math:`m_c = \mu_c - \mu`,
+    With class means $\mu_c$, their mean $\mu$ and the centred means $m_c = \mu_c - \mu$,
 
-    .. math::
-        S_W = \tfrac1n \sum_i (z_i - \mu_{y_i})(z_i - \mu_{y_i})^\top, \qquad
-        S_B = \tfrac1C \sum_c m_c m_c^\top, \qquad
-        \mathrm{NC1} = \tfrac1C \operatorname{tr}(S_W S_B^+).
+    $$
+    S_W = \tfrac1n \sum_i (z_i - \mu_{y_i})(z_i - \mu_{y_i})^\top, \qquad
+    S_B = \tfrac1C \sum_c m_c m_c^\top, \qquad
+    \mathrm{NC1} = \tfrac1C \operatorname{tr}(S_W S_B^+).
+    $$
 
     A class without samples is ignored, and so is its row of the head.
 
     Args:
-        features: ``(n, d)``, the input of the head.
-        labels: ``(n,)`` class indices.
-        weight: ``(C, d)`` of the head, row c for class c; without it NC3 and NC4 are None.
-        bias: ``(C,)`` of the head.
+        features: `(n, d)`, the input of the head.
+        labels: `(n,)` class indices.
+        weight: `(C, d)` of the head, row c for class c; without it NC3 and NC4 are None.
+        bias: `(C,)` of the head.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pour.geometry import neural_collapse, simplex_etf
         >>> means = simplex_etf(4, 16)
@@ -157,7 +158,7 @@ def _head_of_classes(
 
 
 def _between_class_axes(means: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return singular values and axes of the centred class means of features that were rounded to ``dtype``."""
+    """Return singular values and axes of the centred class means of features that were rounded to `dtype`."""
     _, values, axes = torch.linalg.svd(means - means.mean(dim=0), full_matrices=False)
     # Centred rows sum to zero, so the C-th singular value is rounding.
     values, axes = values[: len(means) - 1], axes[: len(means) - 1]
@@ -170,7 +171,7 @@ def _between_class_axes(means: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tens
 
 
 def _agreements(rows: Tensor, means: Tensor, head: Tensor, bias: Tensor | None) -> Tensor:
-    """Return whether the class that the head predicts is the class of the nearest mean, ``(n,)`` booleans."""
+    """Return whether the class that the head predicts is the class of the nearest mean, `(n,)` booleans."""
     scores = rows @ head.T if bias is None else rows @ head.T + bias
     # |z - mu|^2 / 2 without |z|^2 / 2, which is the same for all classes.
     nearest = (means.square().sum(dim=1) / 2 - rows @ means.T).argmin(dim=1)

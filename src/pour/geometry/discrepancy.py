@@ -36,17 +36,17 @@ _MEDIAN_ROWS = 2000
 
 
 def mmd(x: Tensor, y: Tensor, *, bandwidth: float | None = None) -> Tensor:
-    r"""Return the maximum mean discrepancy of ``(n, d)`` and ``(m, d)`` samples, not squared.
+    r"""Return the maximum mean discrepancy of `(n, d)` and `(m, d)` samples, not squared.
 
-    With the kernel :math:`k(a, b) = \exp(-\|a - b\|^2 / 2 h^2)`,
-    :math:`\mathrm{MMD}^2 = \overline{k}(x, x) + \overline{k}(y, y) - 2\,\overline{k}(x, y)`, means over all pairs.
+    With the kernel $k(a, b) = \exp(-\|a - b\|^2 / 2 h^2)$,
+    $\mathrm{MMD}^2 = \overline{k}(x, x) + \overline{k}(y, y) - 2\,\overline{k}(x, y)$, means over all pairs.
 
     Args:
-        x: ``(n, d)``.
-        y: ``(m, d)``.
-        bandwidth: Bandwidth h, by default :func:`median_bandwidth` of both samples together.
+        x: `(n, d)`.
+        y: `(m, d)`.
+        bandwidth: Bandwidth h, by default `median_bandwidth` of both samples together.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pour.geometry import mmd
         >>> x = torch.randn(100, 8)
@@ -59,11 +59,13 @@ def mmd(x: Tensor, y: Tensor, *, bandwidth: float | None = None) -> Tensor:
 
 
 def energy_distance(x: Tensor, y: Tensor) -> Tensor:
-    r"""Return the square root of the energy distance of ``(n, d)`` and ``(m, d)`` samples, a metric.
+    r"""Return the square root of the energy distance of `(n, d)` and `(m, d)` samples, a metric.
 
-    .. math:: E^2 = 2\,\overline{\|x - y\|} - \overline{\|x - x'\|} - \overline{\|y - y'\|}.
+    $$
+    E^2 = 2\,\overline{\|x - y\|} - \overline{\|x - x'\|} - \overline{\|y - y'\|}.
+    $$
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pour.geometry import energy_distance
         >>> float(energy_distance(torch.tensor([[0.0]]), torch.tensor([[2.0]])))
@@ -82,17 +84,17 @@ def sliced_wasserstein(
     num_slices: int = 256,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""Return the sliced Wasserstein distance :math:`(\overline{W_p^p(\theta x, \theta y)})^{1/p}`, over slices θ.
+    r"""Return the sliced Wasserstein distance $(\overline{W_p^p(\theta x, \theta y)})^{1/p}$, over slices θ.
 
     Args:
-        x: ``(n, d)``.
-        y: ``(m, d)``; n and m may differ.
+        x: `(n, d)`.
+        y: `(m, d)`; n and m may differ.
         order: p.
-        slices: ``(s, d)`` directions to project on; by default ``num_slices`` random unit directions.
+        slices: `(s, d)` directions to project on; by default `num_slices` random unit directions.
         num_slices: Number of random directions.
         generator: Source of the directions; without it they are the same at every call.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pour.geometry import sliced_wasserstein
         >>> x = torch.tensor([[0.0], [1.0]])
@@ -121,12 +123,12 @@ def sliced_wasserstein(
 
 
 def wasserstein(x: Tensor, y: Tensor, *, order: Literal[1, 2] = 1) -> Tensor:
-    """Return the exact Wasserstein distance of ``(n, d)`` and ``(m, d)`` samples, by linear programming.
+    """Return the exact Wasserstein distance of `(n, d)` and `(m, d)` samples, by linear programming.
 
     It needs the n x m matrix of costs and about cubic time, so it is for some thousand rows. For more rows use
-    :func:`sliced_wasserstein`. POT solves the program, ``pip install "pour-unlearning[transport]"``.
+    `sliced_wasserstein`. POT solves the program, `pip install "pour-unlearning[transport]"`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pour.geometry import wasserstein
         >>> x = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
@@ -152,14 +154,14 @@ def wasserstein(x: Tensor, y: Tensor, *, order: Literal[1, 2] = 1) -> Tensor:
 
 
 def mean_over_pairs(groups: Sequence[Tensor], function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the ``(g, g)`` matrix of means of ``function`` of the squared distance, over all pairs between two groups.
+    """Return the `(g, g)` matrix of means of `function` of the squared distance, over all pairs between two groups.
 
-    Every MMD or energy distance between mixtures of the groups follows from this matrix (see :func:`spread_between`),
+    Every MMD or energy distance between mixtures of the groups follows from this matrix (see `spread_between`),
     without the n x n matrix of all pairs. Empty groups have zeros in their row and column.
 
     Args:
-        groups: Samples of the same width, ``(n_i, d)``.
-        function: Function of a tensor of squared distances, for example :func:`rbf_kernel` or ``torch.sqrt``.
+        groups: Samples of the same width, `(n_i, d)`.
+        function: Function of a tensor of squared distances, for example `rbf_kernel` or `torch.sqrt`.
     """
     means = groups[0].new_zeros(len(groups), len(groups))
     for i, first in enumerate(groups):
@@ -175,14 +177,14 @@ def mean_over_pairs(groups: Sequence[Tensor], function: Callable[[Tensor], Tenso
 
 
 def spread_between(means: Tensor, weights: Sequence[float]) -> Tensor:
-    """Return ``sqrt(w^T K w)``, the distance of two mixtures; ``weights`` are the differences of their shares."""
+    """Return `sqrt(w^T K w)`, the distance of two mixtures; `weights` are the differences of their shares."""
     w = means.new_tensor(weights)
     # Rounding can leave a distance of zero a little below zero.
     return (w @ means @ w).clamp(min=0).sqrt()
 
 
 def rbf_kernel(bandwidth: float) -> Callable[[Tensor], Tensor]:
-    """Return the Gaussian kernel as a function of squared distances, ``exp(-s / 2 h^2)``."""
+    """Return the Gaussian kernel as a function of squared distances, `exp(-s / 2 h^2)`."""
     if not (math.isfinite(bandwidth) and bandwidth > 0):
         raise UsageError(f"bandwidth is {bandwidth}; expected a positive number.")
     return lambda squares: torch.exp(squares / (-2 * bandwidth**2))
@@ -206,7 +208,7 @@ def median_bandwidth(*samples: Tensor) -> float:
 
 
 def random_slices(num_slices: int, dim: int, generator: torch.Generator | None = None) -> Tensor:
-    """Return ``(s, d)`` uniform random unit directions in float64; without a generator always the same."""
+    """Return `(s, d)` uniform random unit directions in float64; without a generator always the same."""
     if num_slices < 1:
         raise UsageError(f"num_slices is {num_slices}; draw at least one.")
     generator = torch.Generator().manual_seed(0) if generator is None else generator
@@ -228,7 +230,7 @@ def comparable(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:
-    """Return the ``(n, m)`` squared distances as ``|x|^2 + |y|^2 - 2 x.y``, without the (n, m, d) differences."""
+    """Return the `(n, m)` squared distances as `|x|^2 + |y|^2 - 2 x.y`, without the (n, m, d) differences."""
     size = x.square().sum(dim=1).unsqueeze(1) + y.square().sum(dim=1)
     squares = size - 2 * (x @ y.T)
     # The difference of equal points is rounding, whose square root would not be small.

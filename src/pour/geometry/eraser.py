@@ -16,20 +16,22 @@ _ROUNDING = 1e-4
 
 
 class Eraser(nn.Module):
-    r"""Replace what ``k`` linear readings of the features say about a concept by a constant.
+    r"""Replace what `k` linear readings of the features say about a concept by a constant.
 
-    .. math:: E(z) = z - A^\top (B z - c)
+    $$
+    E(z) = z - A^\top (B z - c)
+    $$
 
     with readings B, replies A (both k x d) and a constant c of length k. LEACE has this form with
-    :math:`A^\top B = \Sigma^{1/2} \Pi \Sigma^{-1/2}` and c = B mean(z). A :class:`Projector` is A = B = Q, c = 0. Two
+    $A^\top B = \Sigma^{1/2} \Pi \Sigma^{-1/2}$ and c = B mean(z). A `Projector` is A = B = Q, c = 0. Two
     erasers in a row are one eraser.
 
     Args:
-        replies: A, ``(k, d)``: the vector that is subtracted per unit of each reading.
-        readings: B, ``(k, d)``.
-        constant: c, ``(k,)``: the value of each reading at which nothing is subtracted.
+        replies: A, `(k, d)`: the vector that is subtracted per unit of each reading.
+        readings: B, `(k, d)`.
+        constant: c, `(k,)`: the value of each reading at which nothing is subtracted.
 
-    Example:
+    Examples:
         >>> erase = Eraser(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1.0]]), torch.tensor([0.5]))
         >>> erase(torch.tensor([[2.0, 3.0]]))
         tensor([[-2.5000,  3.0000]])
@@ -54,20 +56,20 @@ class Eraser(nn.Module):
 
     @classmethod
     def of(cls, projector: Projector) -> Eraser:
-        """Return the eraser that computes the same as ``projector``."""
+        """Return the eraser that computes the same as `projector`."""
         return cls(projector.basis, projector.basis, torch.zeros_like(projector.basis[:, 0]))
 
     @classmethod
     def onto(cls, rows: Tensor, offsets: Tensor) -> Eraser:
-        r"""Return the orthogonal projection onto the affine subspace :math:`\{z : V z + \beta = 0\}`.
+        r"""Return the orthogonal projection onto the affine subspace $\{z : V z + \beta = 0\}$.
 
         Of all maps onto the subspace, it moves each z the least.
 
         Args:
-            rows: V, ``(k, d)``, linearly independent.
-            offsets: beta, ``(k,)``.
+            rows: V, `(k, d)`, linearly independent.
+            offsets: beta, `(k,)`.
 
-        Example:
+        Examples:
             >>> Eraser.onto(torch.tensor([[2.0, 0.0]]), torch.tensor([-6.0]))(torch.tensor([1.0, 5.0]))
             tensor([3., 5.])
         """
@@ -81,20 +83,20 @@ class Eraser(nn.Module):
 
     @classmethod
     def after(cls, first: Eraser | Projector, second: Eraser | Projector) -> Eraser | Projector:
-        """Return the map that applies ``first`` and then ``second``; two projectors become one that removes both."""
+        """Return the map that applies `first` and then `second`; two projectors become one that removes both."""
         if isinstance(first, Projector) and isinstance(second, Projector):
             return first.then(second)
         return (first if isinstance(first, Eraser) else cls.of(first)).then(second)
 
     def forward(self, features: Tensor, *, dim: int = -1) -> Tensor:
-        """Return ``E(z)`` for ``features`` z, whose dimension ``dim`` has the size d; dtype, device and shape stay."""
+        """Return `E(z)` for `features` z, whose dimension `dim` has the size d; dtype, device and shape stay."""
         check_features(features, dim, self.num_features, "eraser")
         with without_autocast(features.device):
             A, B, c = (part.to(features) for part in (self.replies, self.readings, self.constant))
             return features - ((features.movedim(dim, -1) @ B.T - c) @ A).movedim(-1, dim)
 
     def then(self, later: Eraser | Projector) -> Eraser:
-        """Return the one eraser that applies this one and then ``later``."""
+        """Return the one eraser that applies this one and then `later`."""
         if isinstance(later, Projector):
             later = Eraser.of(later)
         if later.num_features != self.num_features:
@@ -111,17 +113,17 @@ class Eraser(nn.Module):
         )
 
     def fold(self, weight: Tensor) -> Tensor:
-        """Return ``W - (W A^T) B`` for the ``(C, d)`` weight W of a head, whose bias gains :meth:`offset`."""
+        """Return `W - (W A^T) B` for the `(C, d)` weight W of a head, whose bias gains `offset`."""
         return weight - (weight @ self.replies.to(weight).T) @ self.readings.to(weight)
 
     def offset(self, weight: Tensor) -> Tensor:
-        """Return ``W A^T c``, which the bias of a head gains when the eraser is folded into it."""
+        """Return `W A^T c`, which the bias of a head gains when the eraser is folded into it."""
         return weight @ self.replies.to(weight).T @ self.constant.to(weight)
 
     def onto_varying_directions(self) -> Projector | None:
         """Return the projector onto the directions along which erased features vary; None if these are all.
 
-        Erased features are constant along v if ``v = B^T A v``, that is ``v = B^T u`` with ``A B^T u = u``.
+        Erased features are constant along v if `v = B^T A v`, that is `v = B^T u` with `A B^T u = u`.
         """
         A, B = (part.detach().double().cpu() for part in (self.replies, self.readings))
         _, values, vectors = torch.linalg.svd(A @ B.T - torch.eye(len(B), dtype=torch.float64))
@@ -139,5 +141,5 @@ class Eraser(nn.Module):
         return self.replies.shape[1]
 
     def extra_repr(self) -> str:
-        """Return width and rank for ``print(eraser)``."""
+        """Return width and rank for `print(eraser)`."""
         return f"num_features={self.num_features}, rank={self.rank}"

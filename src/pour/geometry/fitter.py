@@ -21,7 +21,7 @@ __all__ = ["ProjectorFitter"]
 class ProjectorFitter:
     r"""Compute the means of the classes to forget over batches, and the projector that removes them.
 
-    Means are stored in float64 and updated by :math:`\mu \leftarrow \mu + (\mu_b - \mu)\, n_b / n` (Welford and Chan).
+    Means are stored in float64 and updated by $\mu \leftarrow \mu + (\mu_b - \mu)\, n_b / n$ (Welford and Chan).
     No sum grows with the data. Memory: one row of d numbers per class.
 
     Args:
@@ -29,7 +29,7 @@ class ProjectorFitter:
         centered: Whether the mean of all class means is subtracted from each class mean. This needs batches of the
             other classes too, which are skipped otherwise.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pour.geometry import ProjectorFitter
         >>> fitter = ProjectorFitter(classes=[0])
@@ -56,8 +56,8 @@ class ProjectorFitter:
         """Add a batch.
 
         Args:
-            features: ``(..., d)``.
-            labels: Class indices of shape ``(...)``; optional if there is one class to forget and all features are its.
+            features: `(..., d)`.
+            labels: Class indices of shape `(...)`; optional if there is one class to forget and all features are its.
         """
         if features.ndim < 2 or not features.is_floating_point():
             problem = f"features are {features.dtype} of shape {tuple(features.shape)}"
@@ -84,7 +84,7 @@ class ProjectorFitter:
 
     @property
     def counts(self) -> Tensor:
-        """Number of rows of each of ``classes`` so far, ``(k,)``."""
+        """Number of rows of each of `classes` so far, `(k,)`."""
         return torch.tensor([self._counts.get(label, 0) for label in self.classes])
 
     @property
@@ -94,7 +94,7 @@ class ProjectorFitter:
 
     @property
     def means(self) -> Tensor:
-        """Means of ``classes``, ``(k, d)`` in float64 on the CPU."""
+        """Means of `classes`, `(k, d)` in float64 on the CPU."""
         missing = [label for label in self.classes if label not in self._means]
         if missing:
             raise UsageError(f"No features of class {', '.join(map(str, missing))} were seen; update with some first.")
@@ -102,7 +102,7 @@ class ProjectorFitter:
 
     @property
     def directions(self) -> Tensor:
-        """Rows that the projector removes, ``(k, d)``: the means, centred if requested."""
+        """Rows that the projector removes, `(k, d)`: the means, centred if requested."""
         means = self.means
         if not self.centered:
             return means
@@ -115,7 +115,7 @@ class ProjectorFitter:
 
     @property
     def projector(self) -> Projector:
-        """Projector that removes :attr:`directions`, in float32, or in float64 if the features were float64."""
+        """Projector that removes `directions`, in float32, or in float64 if the features were float64."""
         return Projector.from_directions(self.directions.to(self._dtype))
 
     def _combine(self, labels: Tensor, counts: Tensor, means: Tensor) -> None:

@@ -18,19 +18,21 @@ _SMALLEST_SIGNAL = 0.01
 class LeaceFitter:
     r"""Compute the sums that LEACE needs in one pass, d x d numbers in all, and its eraser (Belrose et al., 2023).
 
-    With :math:`\Sigma` the covariance of features x, and :math:`\Pi` the orthogonal projector on the columns of
-    :math:`\Sigma^{-1/2} \mathrm{Cov}(x, y)`,
+    With $\Sigma$ the covariance of features x, and $\Pi$ the orthogonal projector on the columns of
+    $\Sigma^{-1/2} \mathrm{Cov}(x, y)$,
 
-    .. math:: E(x) = x - \Sigma^{1/2} \Pi \Sigma^{-1/2} (x - \bar x)
+    $$
+    E(x) = x - \Sigma^{1/2} \Pi \Sigma^{-1/2} (x - \bar x)
+    $$
 
     has zero covariance with y, so that every linear classifier of y on it is constant, and among all affine maps that
-    do this it moves x least. The orthogonal form replaces :math:`\Sigma` by the identity.
+    do this it moves x least. The orthogonal form replaces $\Sigma$ by the identity.
 
     Args:
         num_features: Width d.
         num_concepts: Number of indicator columns of y.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[0.0, 0.0], [0.0, 1.0], [2.0, 0.0], [2.0, 1.0]])
         >>> y = torch.tensor([0.0, 0.0, 1.0, 1.0])
         >>> LeaceFitter(2, 1).update(x, y).eraser(shrinkage=False)(x)

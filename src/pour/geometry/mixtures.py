@@ -34,7 +34,7 @@ def mixture_distance(
     num_slices: int,
     generator: torch.Generator | None,
 ) -> MixtureDistance:
-    """Return the distance ``metric`` as a function of the shares of two mixtures of ``parts``.
+    """Return the distance `metric` as a function of the shares of two mixtures of `parts`.
 
     Args:
         metric: "mmd", "energy", "wasserstein-1" or "sliced-wasserstein-1". The last two take only single parts, and

@@ -16,25 +16,25 @@ __all__ = ["Alignment", "procrustes", "procrustes_distance"]
 
 @dataclass(frozen=True)
 class Alignment:
-    """Result of :func:`procrustes`: call it on source features, and :meth:`target` on target features."""
+    """Result of `procrustes`: call it on source features, and `target` on target features."""
 
     source_center: Tensor
-    """``(d1,)`` Mean of the fitted source features."""
+    """`(d1,)` Mean of the fitted source features."""
     source_scale: Tensor
     """Root mean squared norm of the centred source features."""
     target_center: Tensor
-    """``(d2,)`` Mean of the fitted target features."""
+    """`(d2,)` Mean of the fitted target features."""
     target_scale: Tensor
     """Root mean squared norm of the centred target features."""
     rotation: Tensor
-    """``(d, d)`` orthogonal map from source to target, d the larger of both widths."""
+    """`(d, d)` orthogonal map from source to target, d the larger of both widths."""
 
     def __call__(self, source: Tensor) -> Tensor:
-        """Centre, scale and rotate ``(n, d1)`` source features into the target's frame, ``(n, d)`` in float64."""
+        """Centre, scale and rotate `(n, d1)` source features into the target's frame, `(n, d)` in float64."""
         return self._standardize(source, self.source_center, self.source_scale, "source") @ self.rotation
 
     def target(self, target: Tensor) -> Tensor:
-        """Centre and scale ``(n, d2)`` target features, ``(n, d)`` in float64."""
+        """Centre and scale `(n, d2)` target features, `(n, d)` in float64."""
         return self._standardize(target, self.target_center, self.target_scale, "target")
 
     def _standardize(self, samples: Tensor, center: Tensor, scale: Tensor, name: str) -> Tensor:
@@ -45,18 +45,18 @@ class Alignment:
 
 
 def procrustes(source: Tensor, target: Tensor) -> Alignment:
-    """Find the orthogonal map that brings ``source`` closest to ``target``, row by row.
+    """Find the orthogonal map that brings `source` closest to `target`, row by row.
 
     Both are centred and scaled to unit mean squared norm, and the narrower features are padded with zeros. With
-    ``X^T Y = U S V^T`` the map is ``U V^T``. It is fitted on one set of images and may be applied to another. Along
+    `X^T Y = U S V^T` the map is `U V^T`. It is fitted on one set of images and may be applied to another. Along
     directions in which the fitted features do not vary (there always are some with fewer rows than features), it is
     an arbitrary orthogonal map.
 
     Args:
-        source: ``(n, d1)`` features.
-        target: ``(n, d2)`` features of the same n inputs.
+        source: `(n, d1)` features.
+        target: `(n, d2)` features of the same n inputs.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pour.geometry import procrustes
         >>> x = torch.randn(50, 4)
@@ -80,11 +80,11 @@ def procrustes(source: Tensor, target: Tensor) -> Alignment:
 
 
 def procrustes_distance(x: Tensor, y: Tensor) -> Tensor:
-    """Return the root mean squared distance of ``(n, d1)`` and ``(n, d2)`` features after the best alignment.
+    """Return the root mean squared distance of `(n, d1)` and `(n, d2)` features after the best alignment.
 
     0 for features that differ by a shift, a scale and a rotation; at most the square root of 2.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pour.geometry import procrustes_distance
         >>> x = torch.randn(20, 3)

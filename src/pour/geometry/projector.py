@@ -14,11 +14,13 @@ __all__ = ["Projector"]
 class Projector(nn.Module):
     r"""Remove from features everything that lies in the span of an orthonormal basis.
 
-    For a basis Q of k orthonormal rows the projector is :math:`P = I - Q^\top Q`, and
+    For a basis Q of k orthonormal rows the projector is $P = I - Q^\top Q$, and
 
-    .. math:: P z = z - Q^\top (Q z).
+    $$
+    P z = z - Q^\top (Q z).
+    $$
 
-    With one row, Q = v_u, this is the paper's :math:`P = I - v_u v_u^\top`. On a simplex ETF of C classes, removing
+    With one row, Q = v_u, this is the paper's $P = I - v_u v_u^\top$. On a simplex ETF of C classes, removing
     k <= C - 2 vertices leaves the others with squared norm C (C-k-1) / ((C-1) (C-k)) and inner products
     -C / ((C-1) (C-k)): after normalising, a simplex ETF of C - k classes. All retained scores of a sample shift by the
     same number, so that retained decisions stay.
@@ -27,13 +29,13 @@ class Projector(nn.Module):
     their scores have the size kappa * sigma, so predictions become uniform as kappa * sigma -> 0.
 
     Args:
-        basis: ``(k, d)`` orthonormal rows, 1 <= k < d. For directions of any scale and angle, use
-            :meth:`from_directions`.
+        basis: `(k, d)` orthonormal rows, 1 <= k < d. For directions of any scale and angle, use
+            `from_directions`.
 
     Shape:
-        ``(..., d)`` to ``(..., d)``; with ``dim`` the features may lie along any dimension, as in ``(N, d, H, W)``.
+        `(..., d)` to `(..., d)`; with `dim` the features may lie along any dimension, as in `(N, d, H, W)`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pour.geometry import Projector
         >>> forget = Projector.from_directions(torch.tensor([3.0, 0.0, 0.0]))
@@ -59,14 +61,14 @@ class Projector(nn.Module):
 
     @classmethod
     def from_directions(cls, directions: Tensor, *, rtol: float | None = None) -> Projector:
-        """Make the projector that removes the span of ``directions``.
+        """Make the projector that removes the span of `directions`.
 
         The rows may have any scale and may be linearly dependent: each is normalised, and the rank is the number of
-        singular values (in float64) above ``rtol`` times the largest.
+        singular values (in float64) above `rtol` times the largest.
 
         Args:
-            directions: ``(k, d)``, or ``(d,)`` for one direction; the result has its dtype and device.
-            rtol: Tolerance of the rank, by default ``max(k, d) * eps`` of the dtype of ``directions``, at most 1e-2.
+            directions: `(k, d)`, or `(d,)` for one direction; the result has its dtype and device.
+            rtol: Tolerance of the rank, by default `max(k, d) * eps` of the dtype of `directions`, at most 1e-2.
 
         Raises:
             UsageError: A row is zero or not finite, or the directions span the whole space.
@@ -89,7 +91,7 @@ class Projector(nn.Module):
         return cls(basis.to(dtype=rows.dtype, device=rows.device))
 
     def forward(self, features: Tensor, *, dim: int = -1) -> Tensor:
-        """Return ``P z`` for ``features`` z, whose dimension ``dim`` has the size d; dtype, device and shape stay."""
+        """Return `P z` for `features` z, whose dimension `dim` has the size d; dtype, device and shape stay."""
         check_features(features, dim, self.num_features, "projector")
         with without_autocast(features.device):
             Q = self.basis.to(dtype=features.dtype, device=features.device)
@@ -97,7 +99,7 @@ class Projector(nn.Module):
             return features - (features.movedim(dim, -1) @ Q.T @ Q).movedim(-1, dim)
 
     def fold(self, weight: Tensor) -> Tensor:
-        """Return ``W P = W - (W Q^T) Q`` for the ``(C, d)`` weight W of a head, so that ``(W P) z = W (P z)``.
+        """Return `W P = W - (W Q^T) Q` for the `(C, d)` weight W of a head, so that `(W P) z = W (P z)`.
 
         Half-precision weights are projected in float32 and rounded once.
         """
@@ -111,7 +113,7 @@ class Projector(nn.Module):
         return torch.addmm(W, W @ Q.T, Q, alpha=-1).to(weight.dtype)
 
     def then(self, later: Projector) -> Projector:
-        """Return the projector that removes both spans, this one's and that of ``later``, in whatever order."""
+        """Return the projector that removes both spans, this one's and that of `later`, in whatever order."""
         if later.num_features != self.num_features:
             raise UsageError(
                 f"A projector of width {self.num_features} cannot be followed by one of width {later.num_features}."
@@ -122,7 +124,7 @@ class Projector(nn.Module):
 
     @property
     def P(self) -> Tensor:  # noqa: N802
-        """The d x d matrix ``I - Q^T Q``, computed at each call."""
+        """The d x d matrix `I - Q^T Q`, computed at each call."""
         identity = torch.eye(self.num_features, dtype=self.basis.dtype, device=self.basis.device)
         return identity - self.basis.T @ self.basis
 
@@ -137,5 +139,5 @@ class Projector(nn.Module):
         return self.basis.shape[1]
 
     def extra_repr(self) -> str:
-        """Return width and rank for ``print(projector)``."""
+        """Return width and rank for `print(projector)`."""
         return f"num_features={self.num_features}, rank={self.rank}"

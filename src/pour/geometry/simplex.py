@@ -22,14 +22,16 @@ def simplex_etf(
 ) -> Tensor:
     r"""Return the vertices of a regular simplex, one unit row per class.
 
-    The rows satisfy :math:`\|v_i\| = 1`, :math:`v_i^\top v_j = -1/(C-1)` for :math:`i \ne j` and
-    :math:`\sum_i v_i = 0`.
+    The rows satisfy $\|v_i\| = 1$, $v_i^\top v_j = -1/(C-1)$ for $i \ne j$ and
+    $\sum_i v_i = 0$.
 
     No C unit vectors are further apart than these. The paper's appendix prints the reason with the inequality
-    reversed (``min v_c . v_c' <= -1/(C-1)``, which C nearly equal vectors violate). The true inequality, because
-    :math:`0 \le \|\sum_c v_c\|^2 = C + \sum_{c \ne c'} v_c^\top v_{c'}`, is
+    reversed (`min v_c . v_c' <= -1/(C-1)`, which C nearly equal vectors violate). The true inequality, because
+    $0 \le \|\sum_c v_c\|^2 = C + \sum_{c \ne c'} v_c^\top v_{c'}$, is
 
-    .. math:: \max_{c \ne c'} v_c^\top v_{c'} \ge -\frac{1}{C-1},
+    $$
+    \max_{c \ne c'} v_c^\top v_{c'} \ge -\frac{1}{C-1},
+    $$
 
     has equality only for the simplex ETF, whose smallest angle therefore is as large as possible.
 
@@ -42,9 +44,9 @@ def simplex_etf(
             coordinates.
 
     Returns:
-        A ``(C, d)`` tensor.
+        A `(C, d)` tensor.
 
-    Example:
+    Examples:
         >>> from pour.geometry import simplex_etf
         >>> simplex_etf(3, 2)
         tensor([[ 0.8660,  0.5000],
@@ -79,7 +81,7 @@ def _helmert(size: int) -> Tensor:
 
 
 def _random_frame(dim: int, size: int, generator: torch.Generator) -> Tensor:
-    """Return random ``(dim, size)`` orthonormal columns, uniform among all such frames."""
+    """Return random `(dim, size)` orthonormal columns, uniform among all such frames."""
     normal = torch.randn(dim, size, dtype=torch.float64, device=generator.device, generator=generator).cpu()
     frame: Tensor
     triangle: Tensor

@@ -61,7 +61,7 @@ class Answers:
         return Answers(*parts, self.num_classes, self.confidence)
 
     def of(self, classes: Collection[int], *, others: bool = False) -> Answers:
-        """Return the answers to units of ``classes``, or with ``others`` to all other units."""
+        """Return the answers to units of `classes`, or with `others` to all other units."""
         return self.where(np.isin(self.truth, list(classes), invert=others))
 
     def accuracy(self) -> Estimate:
@@ -69,7 +69,7 @@ class Answers:
         return rate_of(self.counts[self.truth == self.predicted].sum() / max(1, self.counts.sum()), len(self))
 
     def share(self, classes: Collection[int]) -> Estimate:
-        """Return the share of answers that are one of ``classes``."""
+        """Return the share of answers that are one of `classes`."""
         return rate_of(self.counts[np.isin(self.predicted, list(classes))].sum() / max(1, self.counts.sum()), len(self))
 
     def frequent(self) -> tuple[int, float]:
@@ -80,7 +80,7 @@ class Answers:
     def agreement(self) -> Estimate:
         """Return Cohen's kappa: 0 if answers do not depend on the true class, 1 if all of them are right.
 
-        Example:
+        Examples:
             >>> constant = Answers(*np.array([[0, 1, 2, 3], [0, 0, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1]]), num_classes=2)
             >>> constant.agreement().value
             0.0
@@ -112,14 +112,14 @@ class Answers:
 
 
 def rate_of(rate: float, n: int) -> Estimate:
-    """Return a rate over ``n`` samples with its interval; without samples it is unknown."""
+    """Return a rate over `n` samples with its interval; without samples it is unknown."""
     return wilson(round(float(rate) * n), n) if n else Estimate(float("nan"), 0.0, 1.0)
 
 
 def enough(image: Tensor) -> int:
     """Return the number of samples to read of each side, forgotten and retained: fewer if an image is large.
 
-    Example:
+    Examples:
         >>> enough(torch.zeros(3, 32, 32)), enough(torch.zeros(3, 224, 224))
         (256, 83)
     """
@@ -138,24 +138,24 @@ class Sample:
     """Answers of the model that read the batches."""
 
     def answers(self, model: nn.Module) -> Answers | None:
-        """Return the answers of ``model``, and keep inputs up to a limit of memory."""
+        """Return the answers of `model`, and keep inputs up to a limit of memory."""
         return read_answers(model, self._keeping(), self.task, self.device)
 
     def again(
         self, model: nn.Module, change: Callable[[Tensor], Tensor] | None = None, count: int | None = None
     ) -> Answers | None:
-        """Return the answers of ``model`` to the first ``count`` kept inputs after ``change``."""
+        """Return the answers of `model` to the first `count` kept inputs after `change`."""
         batches = [(inputs[: max(0, end)], labels[: max(0, end)]) for inputs, labels, end in self._ends(count)]
         return read_answers(model, [batch for batch in batches if len(batch[1])], self.task, self.device, change)
 
     def only(self, classes: Collection[int]) -> Sample:
-        """Return the kept samples that show one of ``classes``."""
+        """Return the kept samples that show one of `classes`."""
         masks = [(inputs, labels, self.task.belongs(labels, classes)) for inputs, labels in self.kept]
         parts = [(inputs[mask], labels[mask]) for inputs, labels, mask in masks if bool(mask.any())]
         return Sample((), self.task, self.device, parts)
 
     def _ends(self, count: int | None) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """Yield the kept batches, each with the number of its samples that are among the first ``count``."""
+        """Yield the kept batches, each with the number of its samples that are among the first `count`."""
         for inputs, labels in self.kept:
             size = len(labels) if count is None else count
             yield inputs, labels, size
@@ -178,7 +178,7 @@ def read_answers(
     device: torch.device,
     change: Callable[[Tensor], Tensor] | None = None,
 ) -> Answers | None:
-    """Return the answers of ``model``; None if the task has no single answers, or if scores are not finite.
+    """Return the answers of `model`; None if the task has no single answers, or if scores are not finite.
 
     Args:
         model: Any classifier, which does not change.

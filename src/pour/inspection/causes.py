@@ -96,7 +96,7 @@ def _changes(images: Tensor) -> Iterator[Change]:
 
 
 def _of_channels(mean: Sequence[float], std: Sequence[float], images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and deviation for the channels of ``images``; grey images get the mean over the channels."""
+    """Return mean and deviation for the channels of `images`; grey images get the mean over the channels."""
     values = [torch.tensor(part, device=images.device) for part in (mean, std)]
     if images.shape[1] != 3:
         values = [part.mean().view(1) for part in values]
@@ -110,7 +110,7 @@ def _normalised(images: Tensor, *, mean: Tensor | float, std: Tensor | float) ->
 def never_trained(model: nn.Module) -> bool:
     """Return whether the network has BatchNorm layers whose running statistics are those of a new layer.
 
-    Example:
+    Examples:
         >>> never_trained(nn.BatchNorm2d(3)), never_trained(nn.Linear(3, 3))
         (True, False)
     """
@@ -138,12 +138,12 @@ def normalised_twice(model: nn.Module, sample: Sample) -> str | None:
 def better_inputs(
     model: nn.Module, sample: Sample, before: Answers, *, low: bool, expected: float | None
 ) -> tuple[Change, Answers] | None:
-    """Return the change of the inputs with the best answers, if they are certainly better than ``before``.
+    """Return the change of the inputs with the best answers, if they are certainly better than `before`.
 
     The first kept samples decide which changes are repeated on all kept samples.
 
     Args:
-        model: Model that gave the answers ``before``.
+        model: Model that gave the answers `before`.
         sample: Samples of these answers.
         before: Answers to all of the samples.
         low: The answers are not those of a trained model, or below the record. Otherwise only a large gain counts.

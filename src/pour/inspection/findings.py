@@ -15,9 +15,9 @@ __all__ = ["Cause", "Finding", "PreflightError", "settle"]
 Cause = Literal["normalisation", "values", "channels", "labels", "untrained", "accuracy", "roles", "same", "seen"]
 """Kind of a finding.
 
-Inputs: ``normalisation`` (missing, repeated or another one), ``values`` (0 to 255), ``channels`` (their order).
-Labels: ``labels`` (in another order). Models: ``untrained`` (answers as by chance), ``accuracy`` (far below the
-recorded one), ``roles`` (a history contradicts a role), ``same`` (two models with the same weights), ``seen`` (the
+Inputs: `normalisation` (missing, repeated or another one), `values` (0 to 255), `channels` (their order).
+Labels: `labels` (in another order). Models: `untrained` (answers as by chance), `accuracy` (far below the
+recorded one), `roles` (a history contradicts a role), `same` (two models with the same weights), `seen` (the
 retrained model knows the class).
 """
 

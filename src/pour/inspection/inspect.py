@@ -95,13 +95,13 @@ def inspect(
     limit: int = _LIMIT,
     device: str | torch.device | None = None,
 ) -> Inspection:
-    """Describe ``model``, and recommend a method. Nothing is trained, and the model does not change.
+    """Describe `model`, and recommend a method. Nothing is trained, and the model does not change.
 
     A head that cannot be found is no error here: the result lists the layers that could be the head.
 
     Args:
         model: Any classifier.
-        data: Splits, a dataset, samples by split (``{"train": ..., "test": ...}``), a loader or a torch dataset.
+        data: Splits, a dataset, samples by split (`{"train": ..., "test": ...}`), a loader or a torch dataset.
             Accuracy is measured on the test samples and collapse on the training samples, if the data have both.
         classes: Classes to forget, by name or index; by default those of the splits.
         head: Dotted name of the head, or names of several whose scores the model averages.
@@ -113,7 +113,7 @@ def inspect(
     Raises:
         UsageError: The data cannot be read, or a class does not exist.
 
-    Example:
+    Examples:
         >>> import pour
         >>> from torch import nn
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
@@ -217,7 +217,7 @@ class _Data:
         return first_batch(next(iter(self.splits.values())), FEW_IMAGES)[0]
 
     def batches(self, split: str, limit: int, run: Run) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield at most ``limit`` samples, evenly over samples with an index."""
+        """Yield at most `limit` samples, evenly over samples with an index."""
         samples = self.splits[split]
         batches: Iterable[tuple[Tensor, Tensor]]
         if is_indexed(samples):

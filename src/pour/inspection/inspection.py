@@ -1,4 +1,4 @@
-"""The result of :func:`pour.inspect`: facts on a model, measurements on data and advice, as a record and as text."""
+"""The result of `pour.inspect`: facts on a model, measurements on data and advice, as a record and as text."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ class Advice:
 
 @record()
 class Inspection:
-    """Facts on a model, what data say about it, and which method suits it. ``print`` shows it as text.
+    """Facts on a model, what data say about it, and which method suits it. `print` shows it as text.
 
-    Example:
+    Examples:
         >>> import pour
         >>> from torch import nn
         >>> found = pour.inspect(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
@@ -126,7 +126,7 @@ class Inspection:
     normalisation: dict[str, int]
     """Number of layers by kind, such as BatchNorm."""
     mean: tuple[float, ...] | None
-    """Channel means that a :class:`~pour.models.NormalizedModel` subtracts from images in [0, 1]."""
+    """Channel means that a `NormalizedModel` subtracts from images in [0, 1]."""
     std: tuple[float, ...] | None
     """Channel deviations by which it divides."""
     forgotten: tuple[str, ...]
@@ -155,7 +155,7 @@ class Inspection:
         return encode(self)
 
     def to_text(self, width: int | None = None) -> str:
-        """Return the inspection as text of at most ``width`` columns, by default as wide as the terminal."""
+        """Return the inspection as text of at most `width` columns, by default as wide as the terminal."""
         columns = min(_WIDEST, width or shutil.get_terminal_size((_WIDEST, 0)).columns)
         lines: list[str] = []
         for label, text in self._parts():

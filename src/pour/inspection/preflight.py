@@ -242,7 +242,7 @@ def _seen(
 def doubts_on_answers(
     model: nn.Module, sample: Sample, classes: Collection[int], names: Sequence[str], *, unit: str = "images"
 ) -> Iterator[Finding]:
-    """Yield findings if ``model`` does not recognise the samples, each with its likely cause.
+    """Yield findings if `model` does not recognise the samples, each with its likely cause.
 
     Args:
         model: Model that was trained on all classes.
@@ -366,7 +366,7 @@ class _Doubtful:
         )
 
     def _expected(self, side: Answers) -> float | None:
-        """Return the recorded test accuracy on the classes of ``side``, as often as it shows them."""
+        """Return the recorded test accuracy on the classes of `side`, as often as it shows them."""
         if self.training is None or not len(side):
             return None
         by_class = dict(enumerate(self.training.class_accuracy))
@@ -430,7 +430,7 @@ def _by_chance(num_classes: int) -> float:
 def _both_sides(
     samples: IndexedSamples | Batches, task: Task[Any, Any], classes: Collection[int], most: int, size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches with at most ``most`` samples that show one of ``classes``, and as many others, mixed."""
+    """Yield batches with at most `most` samples that show one of `classes`, and as many others, mixed."""
     if is_indexed(samples):
         is_forgotten = task.belongs(torch.as_tensor(samples.labels), classes).numpy()
         sides = [_spaced(np.flatnonzero(side), most) for side in (is_forgotten, ~is_forgotten)]
@@ -450,5 +450,5 @@ def _both_sides(
 
 
 def _spaced(rows: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
-    """Return ``count`` of the rows, evenly spaced, or all of them."""
+    """Return `count` of the rows, evenly spaced, or all of them."""
     return rows if len(rows) <= count else rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]

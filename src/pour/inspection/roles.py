@@ -78,7 +78,7 @@ def doubts_on_roles(
 
 
 def doubts_on_training(original: nn.Module, forgotten: Collection[int], names: Sequence[str]) -> Iterator[Finding]:
-    """Yield a finding if the record of the original's training contains none of some ``forgotten`` classes."""
+    """Yield a finding if the record of the original's training contains none of some `forgotten` classes."""
     training = card_of(original).training
     missing = set(() if training is None else training.left_out) & set(forgotten)
     if missing:
@@ -138,7 +138,7 @@ def _content(model: nn.Module) -> str:
 
 
 def _digests(model: nn.Module) -> Iterator[str]:
-    """Yield the digest of a network, and of the network inside a :class:`~pour.models.NormalizedModel`."""
+    """Yield the digest of a network, and of the network inside a `NormalizedModel`."""
     network = unwrap(model)
     yield digest(_state(network))
     if isinstance(network, NormalizedModel):
@@ -158,7 +158,7 @@ def _title(role: str) -> str:
 def words_for(classes: Collection[int], names: Sequence[str]) -> str:
     """Return the names of classes in a sentence.
 
-    Example:
+    Examples:
         >>> words_for({2, 0}, ["cat", "dog"])
         "'cat' and class 2"
     """

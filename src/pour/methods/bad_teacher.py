@@ -32,7 +32,7 @@ __all__ = ["BadTeacher"]
 class BadTeacher(IterativeMethod):
     """Match a freshly initialised network on forget images and the original on some retained images.
 
-    min KL(fresh || student) over D_f and KL(original || student) over a random ``retain_share`` of D_r, both at
+    min KL(fresh || student) over D_f and KL(original || student) over a random `retain_share` of D_r, both at
     temperature 1, averaged over a batch that mixes the two kinds in proportion. The authors' values: Adam (here AdamW
     without weight decay, which is the same) at 1e-4, one epoch, batch 256, 30 % of the retained images. Their code also
     divides the loss by the number of classes, which does not change a step of Adam. BatchNorm is frozen: their loop
@@ -53,7 +53,7 @@ class BadTeacher(IterativeMethod):
     optimizer: Literal["sgd", "adamw"] = "adamw"
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Train ``model``, the student, between the two teachers."""
+        """Train `model`, the student, between the two teachers."""
         competent = frozen_copy(model, run)
         incompetent = frozen_copy(fresh_model(model, request, run), run)
         without_masked = unmasked(model, run)

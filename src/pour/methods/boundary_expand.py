@@ -75,7 +75,7 @@ class BoundaryExpand(ForgetOnlyMethod):
 
 
 def _widened(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
-    """Return a layer with the rows of ``layer`` and one more."""
+    """Return a layer with the rows of `layer` and one more."""
     wide: nn.Linear | nn.Conv2d
     if isinstance(layer, nn.Linear):
         wide = nn.Linear(layer.in_features, layer.out_features + 1, bias=layer.bias is not None)
@@ -94,5 +94,5 @@ def _widened(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
 
 
 def _pairs(layer: nn.Module, wide: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
-    """Return the weights and the biases of both; further parameters of ``layer`` have no counterpart."""
+    """Return the weights and the biases of both; further parameters of `layer` have no counterpart."""
     return [(layer.get_parameter(name), new) for name, new in wide.named_parameters()]

@@ -71,7 +71,7 @@ class BoundaryShrink(ForgetOnlyMethod):
 
 
 def nearest_class(scores: Tensor, labels: Tensor, forgotten: Sequence[int]) -> Tensor:
-    """Return the class with the highest score, without the ``forgotten`` classes except the image's label.
+    """Return the class with the highest score, without the `forgotten` classes except the image's label.
 
     Two classes that are forgotten together must not be taught as each other.
     """
@@ -83,7 +83,7 @@ def nearest_class(scores: Tensor, labels: Tensor, forgotten: Sequence[int]) -> T
 def attack(model: nn.Module, images: Tensor, labels: Tensor, *, epsilon: float) -> Tensor:
     """Return the images after one step of the fast gradient sign method: multiples of 1/255 in [0, 1].
 
-    Example:
+    Examples:
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
         >>> attacked = attack(model, torch.rand(2, 1, 2, 2), torch.tensor([0, 1]), epsilon=0.1)
         >>> bool(((0 <= attacked) & (attacked <= 1)).all())

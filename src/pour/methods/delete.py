@@ -40,7 +40,7 @@ class Delete(ForgetOnlyMethod):
     several_heads: ClassVar[bool] = True
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Distil the masked original into ``model``."""
+        """Distil the masked original into `model`."""
         # A class that was forgotten before must not be a target either.
         classes = forgotten_classes(model, request)
         teacher = frozen_copy(model, run)
@@ -61,9 +61,9 @@ class Delete(ForgetOnlyMethod):
 
 
 def delete_target(scores: Tensor, labels: Tensor, classes: tuple[int, ...] = ()) -> Tensor:
-    """Return DELETE's target: the softmax of ``scores`` (n, C) without each image's label and without ``classes``.
+    """Return DELETE's target: the softmax of `scores` (n, C) without each image's label and without `classes`.
 
-    Example:
+    Examples:
         >>> delete_target(torch.tensor([[5.0, 0.0, 0.0]]), torch.tensor([0]))
         tensor([[0.0000, 0.5000, 0.5000]])
     """

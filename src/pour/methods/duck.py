@@ -41,10 +41,11 @@ class Duck(IterativeMethod):
     """Move each forget image's features to the nearest centroid of a retained class, classifying retained images.
 
     The loss is lambda_1 (1 - cos(theta(x), c(x))) over D_f + lambda_2 CE(scores / T) over D_r. The centroids are the
-    mean features of the retained classes in the original network (at most 50 batches, evaluation mode). c(x) is the centroid nearest
-    to the original's features of x by cosine, so it does not move during training. Every forget batch is paired with
-    ``retain_batches`` retained batches. The epochs end when fewer than 1 % of the un-augmented forget images are
-    classified as before. Then ``repair_epochs`` follow at a low rate, falling along a cosine, with lambda_1 / 10.
+    mean features of the retained classes in the original network, of at most 50 batches in evaluation mode. c(x) is
+    the centroid nearest to the original's features of x by cosine, so it does not move during training. Every
+    forget batch is paired with `retain_batches` retained batches. The epochs end when fewer than 1 % of the un-
+    augmented forget images are classified as before. Then `repair_epochs` follow at a low rate, falling along a
+    cosine, with lambda_1 / 10.
 
     The defaults are the authors' values. lambda is 1 and 1.4, T is 2, and batches have 256 images. Adam (here AdamW
     without weight decay, which is the same) has the rates 4e-4 and 1e-4. There are at most 200 epochs and 41 retained
@@ -77,7 +78,7 @@ class Duck(IterativeMethod):
     optimizer: Literal["sgd", "adamw"] = "adamw"
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Train ``model`` towards the centroids, then at a low rate."""
+        """Train `model` towards the centroids, then at a low rate."""
         head = find_head(model)
         centroids = self._centroids(model, head, request, run)
         original = frozen_copy(model, run)
@@ -123,7 +124,7 @@ class Duck(IterativeMethod):
 def nearest(features: Tensor, centroids: Tensor) -> Tensor:
     """Return the centroid of (K, d) with the largest cosine for each of the features (n, d): (n, d).
 
-    Example:
+    Examples:
         >>> nearest(torch.tensor([[2.0, 0.1]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
         tensor([[1., 0.]])
     """

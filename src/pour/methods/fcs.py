@@ -36,17 +36,17 @@ _LOWEST_CONTRAST_RATE = 1e-6
 class Fcs(IterativeMethod):
     """Flatten the forget images' predictions, then alternate a contrastive pass on them with a pass on retained ones.
 
-    The first pass over D_f minimises KL(uniform || softmax(F)). Then each of the ``epochs`` rounds has two passes. One
+    The first pass over D_f minimises KL(uniform || softmax(F)). Then each of the `epochs` rounds has two passes. One
     minimises -mean log softmax_r(F R^T / tau) over pairs of a forget batch's scores F and a retained batch's scores R,
     which are not trained, with one step per batch of D_f. The other minimises CE over D_r. The contrastive term has no
     positive pair: it is lowest when each forget image is equally similar to all retained images.
 
     Three SGD optimisers keep their own momentum. The first two have the rates 5e-3 and 3e-4, without weight decay. The
-    second rate falls along a cosine to 1e-6. The third trains retained images with ``lr`` and ``weight_decay``; its
-    rate is 1e-3 for every 64 images of a batch, so change it with ``batch_size``. The defaults won the NeurIPS 2023
-    challenge: tau 1.15, 8 rounds, batch 256, no augmentation, weight decay 1e-2 (twenty times the value in training). They were tuned
-    there for random subsets of faces, and Deep Unlearn searches them again. BatchNorm trains, and every round ends on
-    retained images.
+    second rate falls along a cosine to 1e-6. The third trains retained images with `lr` and `weight_decay`; its
+    rate is 1e-3 for every 64 images of a batch, so change it with `batch_size`. The defaults won the NeurIPS 2023
+    challenge: tau 1.15, 8 rounds, batch 256, no augmentation, weight decay 1e-2 (twenty times the value in
+    training). They were tuned there for random subsets of faces, and Deep Unlearn searches them again. BatchNorm
+    trains, and every round ends on retained images.
     """
 
     name: ClassVar[str] = "fcs"
@@ -71,7 +71,7 @@ class Fcs(IterativeMethod):
     )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Train ``model`` round by round."""
+        """Train `model` round by round."""
         forget, retain = self.loaders(run, request.forget, request.retain)
         pairs = side_by_side(forget, retain, length=min(len(forget), len(retain)))
         without_masked = unmasked(model, run)
@@ -108,7 +108,7 @@ def contrast(forget: Tensor, retain: Tensor, *, temperature: float) -> Tensor:
 
     Its lowest value is log n, reached if every forget image is equally similar to all retained images.
 
-    Example:
+    Examples:
         >>> scores = torch.tensor([[1.0, 2.0], [0.5, 0.0]])
         >>> contrast(scores, torch.ones(4, 2), temperature=1.0).item()
         1.3862...
@@ -121,6 +121,6 @@ def contrast(forget: Tensor, retain: Tensor, *, temperature: float) -> Tensor:
 
 
 def cosine(peak: float, progress: float) -> float:
-    """Return the learning rate of the contrastive passes after a share ``progress`` of all their steps."""
+    """Return the learning rate of the contrastive passes after a share `progress` of all their steps."""
     lowest = min(_LOWEST_CONTRAST_RATE, peak)
     return lowest + (peak - lowest) * 0.5 * (1 + math.cos(math.pi * progress))

@@ -46,6 +46,6 @@ class Finetune(IterativeMethod):
     )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Train ``model`` on the retained images."""
+        """Train `model` on the retained images."""
         self.train(model, self.loaders(run, request.retain)[0], classification_loss, run)
         return model

@@ -39,8 +39,8 @@ class GradientAscent(ForgetOnlyMethod):
 
     The loss is -CE(l(x), y), which has no minimum: rate times steps decides the result (defaults of DELETE's code).
     A few dozen steps often separate a network that recognises the class from a destroyed network. So the ascent ends
-    when the accuracy on un-augmented forget images, checked every ``look_every`` steps and logged, is at most
-    ``stop_accuracy``. ``loss_cap`` and ``clip`` limit the ascent. The published form has ``stop_accuracy=None`` and no
+    when the accuracy on un-augmented forget images, checked every `look_every` steps and logged, is at most
+    `stop_accuracy`. `loss_cap` and `clip` limit the ascent. The published form has `stop_accuracy=None` and no
     limits.
     """
 
@@ -68,7 +68,7 @@ class GradientAscent(ForgetOnlyMethod):
         return {"stop_accuracy": _EARLY_STOP}, {"stop_accuracy": self.stop_accuracy}
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Train ``model`` until the class is forgotten."""
+        """Train `model` until the class is forgotten."""
         # A check uses at most the number of images trained on since the last check, so training takes most of the time.
         sample = tuple(request.forget.sample(min(_QUICK_LOOK, self.look_every * self.batch_size), run))
         trajectory: dict[int, float] = {}
@@ -96,7 +96,7 @@ class GradientAscent(ForgetOnlyMethod):
 
 
 def _until(condition: Callable[[int], bool], batches: Epochs, *, every: int) -> EpochsFrom:
-    """Return epochs that contain no more batches once ``condition`` holds.
+    """Return epochs that contain no more batches once `condition` holds.
 
     Args:
         condition: Function of the number of steps so far.

@@ -32,10 +32,10 @@ __all__ = ["L1Sparse"]
 class L1Sparse(IterativeMethod):
     """Fine-tune on the retained images with an l1 penalty on the weights that fades to zero.
 
-    The loss is CE over D_r + alpha_t |params|_1 with alpha_t = alpha max(0, 1 - t / (T - T_0)). Here t is the step and T
-    the number of steps. The last T_0 steps (``plain_epochs``) are plain fine-tuning. lr 0.01 and 10 epochs are from the
-    authors' code. Its printed default of alpha, 0.2, belongs to another method and would destroy the network; values from 1e-4
-    to 1e-3 work. The logged loss includes the penalty. BatchNorm trains on the retained images.
+    The loss is CE over D_r + alpha_t |params|_1 with alpha_t = alpha max(0, 1 - t / (T - T_0)). Here t is the step and
+    T the number of steps. The last T_0 steps (`plain_epochs`) are plain fine-tuning. lr 0.01 and 10 epochs are from
+    the authors' code. Its printed default of alpha, 0.2, belongs to another method and would destroy the network;
+    values from 1e-4 to 1e-3 work. The logged loss includes the penalty. BatchNorm trains on the retained images.
     """
 
     name: ClassVar[str] = "l1-sparse"
@@ -61,7 +61,7 @@ class L1Sparse(IterativeMethod):
             )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Train ``model`` on the retained images."""
+        """Train `model` on the retained images."""
         (retained,) = self.loaders(run, request.retain)
         total = self.as_recipe().total_steps(len(retained))
         penalised = max(1, total - self.plain_epochs * len(retained))

@@ -29,10 +29,11 @@ class NegGradPlus(IterativeMethod):
     """Descend on the retained images and, with a small weight, ascend on the forget images.
 
     The loss is alpha CE(D_r) - (1 - alpha) CE(D_f). The forget batches are repeated until the retained batches end.
-    alpha 0.95, lr 0.01, 10 epochs and batch 256 are the values of the SCRUB paper's comparison and of Deep Unlearn. The second term
-    has no minimum, so a guard stops a run whose loss diverges. BatchNorm trains, as in the SCRUB code: the
-    normalisation of each batch limits the ascent, which otherwise diverges at this rate. In return, half of the running
-    statistics come from the forgotten class. Deep Unlearn freezes it (``batch_norm="frozen"``) and searches the rate.
+    alpha 0.95, lr 0.01, 10 epochs and batch 256 are the values of the SCRUB paper's comparison and of Deep Unlearn.
+    The second term has no minimum, so a guard stops a run whose loss diverges. BatchNorm trains, as in the SCRUB
+    code: the normalisation of each batch limits the ascent, which otherwise diverges at this rate. In return, half
+    of the running statistics come from the forgotten class. Deep Unlearn freezes it (`batch_norm="frozen"`) and
+    searches the rate.
     """
 
     name: ClassVar[str] = "neggrad-plus"
@@ -50,7 +51,7 @@ class NegGradPlus(IterativeMethod):
     )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Train ``model`` on both kinds of images side by side."""
+        """Train `model` on both kinds of images side by side."""
         retain, forget = self.loaders(run, request.retain, request.forget)
 
         def objective(

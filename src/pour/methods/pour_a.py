@@ -108,7 +108,7 @@ class PourA(IterativeMethod):
             raise UsageError(f"{self.name} counts steps, because its copies have no epochs; give steps= instead.")
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Choose the direction, train the encoder of ``model``, and put the projector in front of its head."""
+        """Choose the direction, train the encoder of `model`, and put the projector in front of its head."""
         classes = requested_classes(model, request)
         head = find_head(model)
         logit = common_logit(head.module, self.forgotten_logit)
@@ -195,7 +195,7 @@ class _Encoder:
     def train(self, share: float) -> tuple[float, float]:
         """Train; return the share of the forget images that the encoder still shows, and the part of the way kept.
 
-        The best round is kept. ``share`` is the share before training.
+        The best round is kept. `share` is the share before training.
         """
         original = copy_state(self.model)
         best = _Round(share, original)

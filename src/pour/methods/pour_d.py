@@ -46,11 +46,11 @@ _HIGHEST_RATE = 1e-3
 class PourD(ForgetOnlyMethod):
     """Train the encoder on forget images towards the projected features of the original; the head stays.
 
-    On images of the forgotten classes the loss is |theta_s(x) - P theta(x)|^2, summed over features and averaged over
-    the batch. theta is the original encoder, the teacher, and theta_s the encoder that is trained. Without ``lr`` the
-    learning rate is 2.4e-3 / L0, at most 1e-3, with L0 the loss before the first step on the forget images. It rises
-    over the first fifth of the steps, because the first gradients are the largest. A warning reports if more than
-    0.2 % of the un-augmented forget images are still classified as before.
+    On images of the forgotten classes the loss is |theta_s(x) - P theta(x)|^2. It is summed over features and averaged
+    over the batch. theta is the original encoder, the teacher, and theta_s the encoder that is trained. Without
+    `lr` the learning rate is 2.4e-3 / L0, at most 1e-3, with L0 the loss before the first step on the forget
+    images. It rises over the first fifth of the steps, because the first gradients are the largest. A warning
+    reports if more than 0.2 % of the un-augmented forget images are still classified as before.
     """
 
     name: ClassVar[str] = "pour-d"
@@ -89,7 +89,7 @@ class PourD(ForgetOnlyMethod):
         return {**super().options(), "directions": shape}
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Distil the projected original into ``model``."""
+        """Distil the projected original into `model`."""
         head = find_head(model)
         if isinstance(head.module, ProjectedHead):
             raise UsageError("pour-d trains the encoder of a plain model; fold the projected model first (pour.fold).")

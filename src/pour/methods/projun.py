@@ -94,7 +94,7 @@ def scaled_importance(moment: Tensor, alpha: float) -> Tensor:
     U diag(alpha e / ((alpha - 1) e + 1)) U^T is the rational function alpha E (I + (alpha - 1) E)^-1 of E = G / tr G,
     so one solve computes it without a decomposition.
 
-    Example:
+    Examples:
         >>> scaled_importance(torch.diag(torch.tensor([3.0, 1.0])), 3.0)
         tensor([[0.9000, 0.0000],
                 [0.0000, 0.5000]])

@@ -35,7 +35,7 @@ class RandomLabel(ForgetOnlyMethod):
 
     The loss is CE(l(x_i), r_i) with r_i uniform over all C classes, the true class included (the variant of POUR and
     DELETE; defaults of DELETE's code). A model that fits these labels keeps an accuracy of about 1/C on the forget
-    images, unless ``different`` is set. Without retained images the method only works at small rates.
+    images, unless `different` is set. Without retained images the method only works at small rates.
     """
 
     name: ClassVar[str] = "random-label"

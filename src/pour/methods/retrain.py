@@ -30,7 +30,7 @@ class Retrain(Method):
 
     min CE(W theta(x), y) over D_r from a new initialisation. The head keeps a score for every class. The forgotten
     class is never a target, so its row moves to minus the mean of the others, and it is not predicted. With the same
-    seed ``pour train --without`` returns the same network. Two retrained seeds agree only in part: compare them with
+    seed `pour train --without` returns the same network. Two retrained seeds agree only in part: compare them with
     each other before you interpret the distance of a model to one of them.
     """
 
@@ -45,7 +45,7 @@ class Retrain(Method):
     batch_size: int | None = option(None, "Number of images per step, instead of the recipe.", least=1)
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Train a new network with the scores of ``model``."""
+        """Train a new network with the scores of `model`."""
         if request.recipe is None:
             raise UsageError(
                 "retrain must know how the original was trained; pass recipe= in the request, a Recipe or one of "

@@ -33,7 +33,7 @@ __all__ = ["SalUn", "saliency_mask"]
 class SalUn(IterativeMethod):
     """Random labels for the forget images, moving only the weights whose gradient there is largest.
 
-    The mask keeps the ``share`` of all weights with the largest |sum of the gradients of CE over D_f's batches|, taken
+    The mask keeps the `share` of all weights with the largest |sum of the gradients of CE over D_f's batches|, taken
     in evaluation mode. Each epoch is a pass over D_f with labels drawn again from all classes that are not forgotten
     yet, and then a pass over D_r with the true labels, min CE in both. A mask on the gradient alone would let momentum
     and weight decay move the other weights, so these are reset after every step and do not change by a single bit.
@@ -84,7 +84,7 @@ class SalUn(IterativeMethod):
 def saliency_mask(
     model: nn.Module, parameters: Sequence[nn.Parameter], batches: Iterable[tuple[Tensor, Tensor]], share: float
 ) -> list[Tensor]:
-    """Return one mask per parameter: where the summed gradient of the cross-entropy is among the largest ``share``."""
+    """Return one mask per parameter: where the summed gradient of the cross-entropy is among the largest `share`."""
     total = [torch.zeros_like(parameter) for parameter in parameters]
     for images, labels in batches:
         device = parameters[0].device

@@ -34,7 +34,7 @@ __all__ = ["Scrub"]
 class Scrub(IterativeMethod):
     """Alternate passes away from the original on forget images and back to it on retained images.
 
-    Each of the first ``ascent_epochs`` epochs maximises KL_T(original || student) over D_f. Every epoch then minimises
+    Each of the first `ascent_epochs` epochs maximises KL_T(original || student) over D_f. Every epoch then minimises
     gamma CE + alpha KL_T(original || student) over D_r. KL_T is T^2 KL at temperature T, averaged over the batch. One
     optimiser does both. The defaults are the authors' for CIFAR-10 (gamma 0.99, alpha 0.001, T 4, 2 ascents
     in 3 epochs, lr 5e-4, weight decay 5e-4) with their batch of 512 for whole classes. Their rate falls to a tenth
@@ -68,7 +68,7 @@ class Scrub(IterativeMethod):
             raise UsageError(f"ascent_epochs must be 0 to epochs ({self.epochs}), but is {self.ascent_epochs}.")
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Train ``model``, the student, against a frozen copy of itself."""
+        """Train `model`, the student, against a frozen copy of itself."""
         teacher = frozen_copy(model, run)
         sizes = (self.batch_size, self.forget_batch_size)
         retain, forget = self.loaders(run, request.retain, request.forget, sizes=sizes)

@@ -62,7 +62,7 @@ class Sure(IterativeMethod):
     )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Train ``model`` and a domain classifier against each other."""
+        """Train `model` and a domain classifier against each other."""
         # The parameters of the classifier would hide that the model has none to train.
         trainable(model)
         retain, forget, validation = self.loaders(run, request.retain, request.forget, request.validation)
@@ -121,7 +121,7 @@ class _Reversed(torch.autograd.Function):
 def reverse_gradient(features: Tensor, weight: Tensor) -> Tensor:
     """Return the features unchanged; their gradient is multiplied by -weight.
 
-    Example:
+    Examples:
         >>> features = torch.ones(2, requires_grad=True)
         >>> reverse_gradient(features, torch.tensor(0.5)).sum().backward()
         >>> features.grad

@@ -68,7 +68,7 @@ class TextDirection(ProjectingMethod):
         return projector_along(directions, head)
 
     def _embeddings(self, model: nn.Module, head: Head, classes: Sequence[int], request: Granted) -> Tensor:
-        """Return the embeddings (n, d) of the texts of ``classes``."""
+        """Return the embeddings (n, d) of the texts of `classes`."""
         if not request.has("encode"):
             return head.weight[list(classes)]
         names = names_of_scores(model, head.num_classes)

@@ -40,7 +40,7 @@ class Unsir(IterativeMethod):
     """Learn noise that the network rejects as the class, train on it as the class, then repair.
 
     The method reads no image of the forgotten classes. Noise images n minimise -CE(f(n), u) + 0.1 |n|^2 on the frozen
-    network (Adam 0.1, 40 steps). An epoch of CE on a mixture of the noise, with label u, and ``per_class`` retained
+    network (Adam 0.1, 40 steps). An epoch of CE on a mixture of the noise, with label u, and `per_class` retained
     images per class impairs the network. An epoch on these retained images alone repairs it. The authors' rates are
     Adam 0.02 and 0.01 (here AdamW without weight decay, which is the same) at batch 256, with 20 batches of noise. With
     such rates results vary between seeds. Their notebook always labels the noise 0; here it has the label of the class.

@@ -25,7 +25,7 @@ def split_accuracy(scores: Tensor, labels: Tensor, *, classes: int | Iterable[in
     Returns:
         Fractions under "retain" and "forget" in float64. A side without images is absent.
 
-    Example:
+    Examples:
         >>> split_accuracy(torch.tensor([0, 1, 2, 1]), torch.tensor([0, 1, 2, 2]), classes=[0])
         {'retain': tensor(0.6667, dtype=torch.float64), 'forget': tensor(1., dtype=torch.float64)}
     """

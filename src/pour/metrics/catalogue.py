@@ -1,4 +1,4 @@
-"""Describe every metric once: the audit, the page, the tables, the docs and ``pour metrics`` read this catalogue."""
+"""Describe every metric once: the audit, the page, the tables, the docs and `pour metrics` read this catalogue."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ Better = Literal["higher", "lower", "as retrained"]
 Meaning = Literal["leak", "destroyed", "loss", "better", "towards original", "depends"]
 """Meaning of a value outside the retrained model's interval.
 
-- ``leak``: more of the forgotten class remains than in a model that never saw it.
-- ``destroyed``: less structure remains than in such a model.
-- ``loss``: the same as ``destroyed``, unless the original model was no better.
-- ``better``: the value is on the harmless side.
-- ``towards original``: a leak if the original model's value is outside on the same side, otherwise ``destroyed``.
-- ``depends``: the verdicts on other metrics decide, see :mod:`pour.auditing.verdict`.
+- `leak`: more of the forgotten class remains than in a model that never saw it.
+- `destroyed`: less structure remains than in such a model.
+- `loss`: the same as `destroyed`, unless the original model was no better.
+- `better`: the value is on the harmless side.
+- `towards original`: a leak if the original model's value is outside on the same side, otherwise `destroyed`.
+- `depends`: the verdicts on other metrics decide, see `pour.auditing.verdict`.
 """
 
 Compute: TypeAlias = "Callable[[Tensor, Tensor, Tensor, tuple[int, ...]], float]"
@@ -52,7 +52,7 @@ Compute: TypeAlias = "Callable[[Tensor, Tensor, Tensor, tuple[int, ...]], float]
 class Metric:
     """Description of one metric.
 
-    Example:
+    Examples:
         >>> metric_of("cka_f_o").title
         'CKA_f(o), forgotten, with the original'
     """
@@ -65,7 +65,7 @@ class Metric:
     meaning: str
     """One sentence for a reader who does not know the metric."""
     formula: str
-    """Formula in the notation of :func:`pour.report.page.mathml.mathml`."""
+    """Formula in the notation of `pour.report.page.mathml.mathml`."""
     better: Better
     above: Meaning | None = None
     """Meaning of a value above the retrained model's interval; None for a metric without a verdict."""
@@ -78,7 +78,7 @@ class Metric:
     glance: bool = False
     """Whether the first table of a page has the metric."""
     training: bool = False
-    """Whether the metric is measured on training images. The names of other metrics then have the suffix ``_train``."""
+    """Whether the metric is measured on training images. The names of other metrics then have the suffix `_train`."""
     label: str = ""
     """Column header in a table; by default the title."""
     latex: str = ""
@@ -116,7 +116,7 @@ def _all_metrics() -> dict[str, Metric]:
 def list_metrics() -> list[Metric]:
     """Return all metrics in the order of a report.
 
-    Example:
+    Examples:
         >>> [metric.name for metric in list_metrics()][:2]
         ['acc_r', 'acc_f']
     """
@@ -127,10 +127,10 @@ def find_metric(name: str) -> tuple[Metric, str] | None:
     """Return the metric of a measured value and the suffix of its name, or None if the catalogue has no such metric.
 
     Args:
-        name: Name of a metric, with a suffix for the images (``_train``, ``_external``) or the class, and with the
-            prefix ``raw.`` for raw features.
+        name: Name of a metric, with a suffix for the images (`_train`, `_external`) or the class, and with the
+            prefix `raw.` for raw features.
 
-    Example:
+    Examples:
         >>> metric, suffix = find_metric("raw.cka_f_o_train")
         >>> metric.name, suffix
         ('cka_f_o', '_train')
@@ -144,7 +144,7 @@ def find_metric(name: str) -> tuple[Metric, str] | None:
 
 
 def metric_of(name: str) -> Metric:
-    """Return the metric of a measured value, see :func:`find_metric`. Raise UsageError for an unknown metric."""
+    """Return the metric of a measured value, see `find_metric`. Raise UsageError for an unknown metric."""
     match = find_metric(name)
     if match is None:
         raise UsageError(f"There is no metric called {name!r}; pour metrics lists all of them.")
@@ -154,7 +154,7 @@ def metric_of(name: str) -> Metric:
 def title_of(name: str) -> str:
     """Return the title of a measured value with its images, or the name itself for an unknown metric.
 
-    Example:
+    Examples:
         >>> title_of("acc_f"), title_of("raw.nc1_train"), title_of("beauty")
         ('Acc_f, forgotten', 'NC1, within / between, train, raw', 'beauty')
     """

@@ -36,7 +36,7 @@ def linear_cka(x: Tensor, y: Tensor, *, center: bool = True, debiased: bool = Fa
     Returns:
         A float64 scalar; 0 where either side is constant (has no structure to compare), so also for n = 1.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, 2.0], [0.0, 3.0]])
         >>> linear_cka(x, 3 * x + 1)
         tensor(1., dtype=torch.float64)
@@ -46,7 +46,7 @@ def linear_cka(x: Tensor, y: Tensor, *, center: bool = True, debiased: bool = Fa
 
 
 def linear_ckas(x: Tensor, y: Tensor, debiased: Sequence[bool], *, center: bool = True) -> list[Tensor]:
-    """Return the linear CKA of two feature matrices with each of the estimators, see :func:`linear_cka`."""
+    """Return the linear CKA of two feature matrices with each of the estimators, see `linear_cka`."""
     x, y = check_pair(x, y)
     n, dx, dy = len(x), x.shape[1], y.shape[1]
     # CKA of centred features ignores a shift: the first row in the place of the mean keeps the numbers small, costs

@@ -28,7 +28,7 @@ class LinearCKA(Metric):
         debiased: As in `linear_cka`.
         kwargs: Options of `torchmetrics.Metric`.
 
-    Example:
+    Examples:
         >>> metric = LinearCKA()
         >>> for batch in torch.arange(24.0).view(3, 4, 2):
         ...     metric.update(batch, batch.flip(1))

@@ -29,7 +29,7 @@ def cka_heatmap(layers_a: Layers, layers_b: Layers, *, center: bool = True, debi
     Returns:
         float64 of shape (number of layers of a, number of layers of b).
 
-    Example:
+    Examples:
         >>> first, second = torch.eye(5), torch.eye(5).cumsum(0)
         >>> cka_heatmap({"stem": first, "block": second}, [first]).shape
         torch.Size([2, 1])

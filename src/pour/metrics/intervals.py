@@ -15,7 +15,7 @@ Z95 = 1.959963984540054
 class Estimate:
     """A measured value with its 95 % interval.
 
-    Example:
+    Examples:
         >>> Estimate(0.5, 0.4, 0.6).covers(0.45)
         True
     """
@@ -41,7 +41,7 @@ def wilson(successes: int, n: int) -> Estimate:
     The interval holds the p with |rate - p| <= z sqrt(p (1 - p) / n); it stays in [0, 1] and does not shrink to a
     point at rates of 0 and 1.
 
-    Example:
+    Examples:
         >>> print(wilson(0, 100))
         0.000 [0.000, 0.037]
     """
@@ -58,9 +58,9 @@ def wilson(successes: int, n: int) -> Estimate:
 
 
 def balanced_accuracy(true_positive: Estimate, false_positive: Estimate) -> Estimate:
-    """Return (TPR + 1 - FPR) / 2 with the interval of the :func:`rate_difference`.
+    """Return (TPR + 1 - FPR) / 2 with the interval of the `rate_difference`.
 
-    Example:
+    Examples:
         >>> print(balanced_accuracy(wilson(90, 100), wilson(10, 100)))
         0.900 [0.847, 0.932]
     """
@@ -74,7 +74,7 @@ def rate_difference(one: Estimate, other: Estimate) -> Estimate:
     The ends of the two rates' own intervals are combined in squares, so that the result inherits their good
     behaviour near 0 and 1.
 
-    Example:
+    Examples:
         >>> print(rate_difference(wilson(90, 100), wilson(10, 100)))
         0.800 [0.695, 0.863]
     """
@@ -96,7 +96,7 @@ def auc_estimate(auc: float, positives: int, negatives: int) -> Estimate:
         positives: number m of positive samples.
         negatives: number n of negative samples.
 
-    Example:
+    Examples:
         >>> print(auc_estimate(1.0, 50, 50))
         1.000 [0.960, 1.000]
     """

@@ -56,7 +56,7 @@ def logistic_regression(
         C: inverse strength of the regularisation.
         balanced: give both sides of a problem the same total weight, s_i = n / (2 n_side).
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
         >>> fit = logistic_regression(x, torch.tensor([False, False, True, True]))
         >>> (fit.decision(x)[:, 0] > 0).tolist()
@@ -105,7 +105,7 @@ def standardise(reference: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
 
     Columns that are constant in `reference` are only shifted.
 
-    Example:
+    Examples:
         >>> standardise(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))[0].tolist()
         [[-1.0, 0.0], [1.0, 0.0]]
     """

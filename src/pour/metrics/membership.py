@@ -63,7 +63,7 @@ def rmia(
         C: inverse strength of the attack's regularisation.
         seed: fixes the reduction and the folds.
 
-    Example:
+    Examples:
         >>> _ = torch.manual_seed(0)
         >>> labels = torch.arange(200) % 2
         >>> result = rmia(torch.randn(200, 3) + 9, labels, torch.randn(200, 3), labels, classes=[0])

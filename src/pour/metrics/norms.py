@@ -20,7 +20,7 @@ def norm_leak(forget_features: Tensor, retain_features: Tensor) -> Estimate:
         forget_features: Features of forgotten images, (m, d).
         retain_features: Features of retained images, (n, d).
 
-    Example:
+    Examples:
         >>> norm_leak(torch.ones(30, 4) * 0.1, torch.randn(60, 4) + 5).value
         1.0
     """

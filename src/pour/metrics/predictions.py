@@ -31,7 +31,7 @@ def answer_distance(counts: Sequence[int], reference: Sequence[int]) -> Estimate
         counts: Number of times that each class is the answer.
         reference: Numbers of the other model.
 
-    Example:
+    Examples:
         >>> print(answer_distance([0, 80, 20], [0, 60, 40]))
         0.200 [0.066, 0.319]
     """
@@ -78,7 +78,7 @@ def retained_uniformity(scores: Tensor, *, classes: int | Iterable[int]) -> dict
     Returns:
         "entropy" and "kl_to_uniform" in float64.
 
-    Example:
+    Examples:
         >>> {k: round(v.item(), 6) for k, v in retained_uniformity(torch.zeros(5, 4), classes=[0]).items()}
         {'entropy': 1.098612, 'kl_to_uniform': 0.0}
     """
@@ -116,7 +116,7 @@ def confusion_matrix(scores: Tensor, labels: Tensor, num_classes: int) -> Tensor
     Returns:
         Counts as integers, (C, C).
 
-    Example:
+    Examples:
         >>> confusion_matrix(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), num_classes=2)
         tensor([[1, 1],
                 [0, 1]])

@@ -76,7 +76,7 @@ def linear_probe(
         classes: Forgotten classes, as one side.
         C: Inverse strength of the regularisation.
 
-    Example:
+    Examples:
         >>> _ = torch.manual_seed(0)
         >>> labels = torch.arange(300) % 3
         >>> means = torch.tensor([[9.0, 0.0], [0.0, 0.0], [0.0, 9.0]])
@@ -117,7 +117,7 @@ def knn_probe(
         k: Number of neighbours, odd.
         seed: Seed of the reduction.
 
-    Example:
+    Examples:
         >>> _ = torch.manual_seed(0)
         >>> labels = torch.arange(300) % 3
         >>> means = torch.tensor([[9.0, 0.0], [0.0, 0.0], [0.0, 9.0]])

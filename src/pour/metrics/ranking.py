@@ -18,7 +18,7 @@ def roc_auc(positive: Tensor, negative: Tensor) -> float:
         positive: scores of the positive samples, shape (m,).
         negative: scores of the negative samples, shape (n,).
 
-    Example:
+    Examples:
         >>> roc_auc(torch.tensor([2.0, 3.0]), torch.tensor([1.0, 2.0]))
         0.875
     """

@@ -23,7 +23,7 @@ def pixel_confusion(predicted: Tensor, truth: Tensor, num_classes: int) -> Tenso
         truth: True classes of the same shape. Labels outside 0 to C - 1 (void) are ignored.
         num_classes: Number of classes C.
 
-    Example:
+    Examples:
         >>> pixel_confusion(torch.tensor([0, 1, 1]), torch.tensor([0, 0, -100]), 2)
         tensor([[1, 1],
                 [0, 0]])
@@ -42,7 +42,7 @@ def class_iou(counts: Tensor) -> Tensor:
     With n_ij the number of pixels of class i with the prediction j, it is n_cc / (sum_j n_cj + sum_i n_ic - n_cc).
 
     Args:
-        counts: Counts of :func:`pixel_confusion`, (..., C, C).
+        counts: Counts of `pixel_confusion`, (..., C, C).
     """
     hits = counts.diagonal(dim1=-2, dim2=-1)
     return hits / (counts.sum(dim=-1) + counts.sum(dim=-2) - hits)
@@ -52,15 +52,15 @@ def segmentation_scores(counts: Tensor, forgotten: Collection[int]) -> dict[str,
     """Return the IoU of each class and its means over the retained and the forgotten classes.
 
     Args:
-        counts: Counts of :func:`pixel_confusion`, (..., C, C).
+        counts: Counts of `pixel_confusion`, (..., C, C).
         forgotten: Forgotten classes, at least one and not all.
 
     Returns:
-        ``iou``, (..., C), see :func:`class_iou`. ``iou_r``, the mean over the retained classes, in which pixels of the
-        forgotten classes are false positives of their predictions. ``iou_r_rest``, the same without the pixels of the
-        forgotten classes. ``iou_f``, the mean over the forgotten classes. Each is NaN if no class has an IoU.
+        `iou`, (..., C), see `class_iou`. `iou_r`, the mean over the retained classes, in which pixels of the
+        forgotten classes are false positives of their predictions. `iou_r_rest`, the same without the pixels of the
+        forgotten classes. `iou_f`, the mean over the forgotten classes. Each is NaN if no class has an IoU.
 
-    Example:
+    Examples:
         >>> counts = torch.tensor([[8, 2, 0], [0, 10, 0], [5, 0, 5]])
         >>> scores = segmentation_scores(counts, [2])
         >>> [round(float(scores[name]), 3) for name in ("iou_r", "iou_r_rest", "iou_f")]

@@ -24,7 +24,7 @@ def rus(cka_forget: float, cka_retain: float, *, reference: Reference) -> float:
         cka_retain: CKA of the same two models on the retained classes.
         reference: Model of the comparison.
 
-    Example:
+    Examples:
         >>> round(rus(0.23, 0.95, reference="original"), 2)
         0.85
         >>> round(rus(0.31, 0.94, reference="retrained"), 2)
@@ -47,7 +47,7 @@ def aus(acc_r_original: float, acc_r: float, acc_f: float) -> float:
         acc_r: Accuracy of the unlearned model on the retained classes.
         acc_f: Accuracy of the unlearned model on the forgotten class.
 
-    Example:
+    Examples:
         >>> round(aus(0.9447, 0.8873, 0.0243), 2)
         0.92
     """

@@ -1,6 +1,6 @@
 """Opening a model: find its head, tap its features, forget and fold, save and load, build by name.
 
-``history(model)`` is in :mod:`pour.models.history` and at the top level as ``pour.history``.
+`history(model)` is in `pour.models.history` and at the top level as `pour.history`.
 """
 
 from pour.data.classes import ClassRequest, resolve_classes

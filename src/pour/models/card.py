@@ -43,7 +43,7 @@ _ATTRIBUTE = "_pour_card"
 
 @record(kw_only=False)
 class Architecture:
-    """A name for :func:`pour.models.build_model` and the options to build the same network again."""
+    """A name for `pour.models.build_model` and the options to build the same network again."""
 
     name: str
     options: Mapping[str, Json] = field(default_factory=dict)
@@ -79,9 +79,9 @@ class ModelCard:
 
 
 def card_of(model: nn.Module) -> ModelCard:
-    """Return the card of ``model``, which is empty for a model that pour has not changed.
+    """Return the card of `model`, which is empty for a model that pour has not changed.
 
-    A :class:`~pour.models.NormalizedModel` without a card has the history and the head of the network inside.
+    A `NormalizedModel` without a card has the history and the head of the network inside.
     """
     model = unwrap(model)
     card = model.__dict__.get(_ATTRIBUTE)
@@ -95,13 +95,13 @@ def card_of(model: nn.Module) -> ModelCard:
 
 
 def change_card(model: nn.Module, **changes: Any) -> None:
-    """Replace some fields of the card of ``model``."""
+    """Replace some fields of the card of `model`."""
     # nn.Module.__setattr__ would refuse a name that a submodule has.
     object.__setattr__(unwrap(model), _ATTRIBUTE, dataclasses.replace(card_of(model), **changes))
 
 
 def copy_card(source: nn.Module, target: nn.Module) -> None:
-    """Write the card of ``source`` to ``target``."""
+    """Write the card of `source` to `target`."""
     change_card(target, **vars(card_of(source)))
 
 
@@ -114,7 +114,7 @@ def remove_cards(model: nn.Module) -> None:
 def class_names(model: nn.Module) -> tuple[str, ...] | None:
     """Return the names of the classes from the card or from a transformers configuration, or None.
 
-    A :class:`~pour.models.NormalizedModel` without names has those of the network inside.
+    A `NormalizedModel` without names has those of the network inside.
     """
     model = unwrap(model)
     names = card_of(model).class_names
@@ -131,7 +131,7 @@ def class_names(model: nn.Module) -> tuple[str, ...] | None:
 
 
 def names_of_scores(model: nn.Module, num_classes: int) -> tuple[str, ...] | None:
-    """Return the class names of ``model``, or None if there is not one name per score.
+    """Return the class names of `model`, or None if there is not one name per score.
 
     A transformers configuration may still list the classes of an earlier head.
     """
@@ -147,22 +147,22 @@ def checked_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def set_class_names(model: nn.Module, names: Sequence[str] | None) -> None:
-    """Write the names of the classes, in the order of the scores, to the card of ``model``."""
+    """Write the names of the classes, in the order of the scores, to the card of `model`."""
     change_card(model, class_names=None if names is None else checked_names(names))
 
 
 def architecture(model: nn.Module) -> Architecture | None:
-    """Return the name and options that rebuild ``model``, or None if its card has none."""
+    """Return the name and options that rebuild `model`, or None if its card has none."""
     return card_of(model).architecture
 
 
 def set_architecture(model: nn.Module, name: str, options: Mapping[str, Any], *, from_user: bool = False) -> None:
-    """Write the name and options for :func:`pour.models.build_model` to the card of ``model``."""
+    """Write the name and options for `pour.models.build_model` to the card of `model`."""
     change_card(model, architecture=Architecture(name, json_value(options), from_user))
 
 
 def json_value(value: Any) -> Any:
-    """Return ``value`` with lists and dictionaries of JSON. Other objects and non-finite numbers become text."""
+    """Return `value` with lists and dictionaries of JSON. Other objects and non-finite numbers become text."""
     if isinstance(value, Mapping):
         return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

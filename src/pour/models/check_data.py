@@ -16,7 +16,7 @@ __all__ = ["check_data"]
 
 
 def check_data(model: nn.Module, *, channels: int | None, names: Sequence[str]) -> None:
-    """Raise UsageError if the card of ``model`` describes other images or other classes.
+    """Raise UsageError if the card of `model` describes other images or other classes.
 
     Args:
         model: Any classifier. A model without a card passes.

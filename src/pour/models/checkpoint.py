@@ -1,4 +1,4 @@
-"""Save models to safetensors files and load them. The metadata contains the header, see :mod:`pour.models.header`."""
+"""Save models to safetensors files and load them. The metadata contains the header, see `pour.models.header`."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def save(
     overwrite: bool = False,
     class_names: Sequence[str] | None = None,
 ) -> Path:
-    """Write ``model`` to a safetensors file with its history, classes and architecture. Return the path.
+    """Write `model` to a safetensors file with its history, classes and architecture. Return the path.
 
-    A failure leaves no file, and an existing file as it was. :func:`load` needs the model if its card has no
-    architecture, see :func:`pour.models.set_architecture`.
+    A failure leaves no file, and an existing file as it was. `load` needs the model if its card has no
+    architecture, see `pour.models.set_architecture`.
 
     Args:
         model: Any model, projected or not.
-        path: File to write, usually ``*.safetensors``.
+        path: File to write, usually `*.safetensors`.
         overwrite: Replace an existing file.
         class_names: Names of the classes, if the model's card has none.
 
@@ -53,7 +53,7 @@ def save(
         UsageError: The file exists, or the name ends like a file of PyTorch.
         PourError: The file cannot be written.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = save(nn.Linear(4, 3), f"{folder}/m.safetensors")
@@ -105,15 +105,15 @@ def load(
 ) -> nn.Module:
     """Return the model in a file, in evaluation mode.
 
-    A file from :func:`save` contains architecture, class names, history and projector, and its digest is checked.
-    Plain weights (other safetensors, or a ``.pt``/``.pth`` state dict of plain tensors) need ``model``.
+    A file from `save` contains architecture, class names, history and projector, and its digest is checked.
+    Plain weights (other safetensors, or a `.pt`/`.pth` state dict of plain tensors) need `model`.
 
     Args:
         path: File to read.
         model: Model of the same architecture, which is copied and not changed. Needed if the file names no
-            architecture. For a file of a :class:`~pour.models.NormalizedModel` it may be the network inside, which
+            architecture. For a file of a `NormalizedModel` it may be the network inside, which
             then takes normalised images as before.
-        device: Device of the result; by default the device of ``model``, otherwise the CPU.
+        device: Device of the result; by default the device of `model`, otherwise the CPU.
 
     Raises:
         UsageError: The file is missing, cut short, altered, not plain tensors, or for another architecture.
@@ -149,7 +149,7 @@ def load(
 
 
 def _unwrapped(header: Header, state: Mapping[str, Tensor]) -> tuple[Header, dict[str, Tensor]]:
-    """Return header and state of the network inside a :class:`~pour.models.NormalizedModel`."""
+    """Return header and state of the network inside a `NormalizedModel`."""
     inside = "model."
     projections = tuple(
         dataclasses.replace(entry, head=entry.head.removeprefix(inside)) for entry in header.projections
@@ -178,7 +178,7 @@ def _without_ties(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[
 
 
 def _with_projectors(model: nn.Module, header: Header, state: Mapping[str, Tensor], source: str) -> nn.Module:
-    """Return ``model`` with the projectors of the file instead of its own."""
+    """Return `model` with the projectors of the file instead of its own."""
     for former in projected_layers(model).values():
         model = swap_module(model, former, former.layer)
     for entry in header.projections:

@@ -20,12 +20,12 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def copy_model(model: ModuleT, memo: dict[int, Any] | None = None) -> ModuleT:
     """Return a deep copy. Raise UsageError if a part of the model cannot be copied.
 
-    A tensor that a module computed and keeps, such as the weight of ``torch.nn.utils.weight_norm``, is copied without
+    A tensor that a module computed and keeps, such as the weight of `torch.nn.utils.weight_norm`, is copied without
     its gradient history.
 
     Args:
         model: Model to copy.
-        memo: Gets the copy of each part, for ``copy.deepcopy`` of an object that refers to parts of the model.
+        memo: Gets the copy of each part, for `copy.deepcopy` of an object that refers to parts of the model.
     """
     memo = {} if memo is None else memo
     computed = [
@@ -60,7 +60,7 @@ def _reason_not_copied(model: nn.Module) -> str:
 def in_float32(model: ModuleT) -> ModuleT:
     """Return the model itself if all its weights are float32, otherwise a float32 copy.
 
-    Example:
+    Examples:
         >>> layer = nn.Linear(2, 2)
         >>> in_float32(layer) is layer, in_float32(nn.Linear(2, 2).half()).weight.dtype
         (True, torch.float32)
@@ -72,7 +72,7 @@ def in_float32(model: ModuleT) -> ModuleT:
 
 
 def swap_module(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
-    """Replace ``old`` by ``new`` everywhere in ``model``. Return the model, or ``new`` if the model was ``old``."""
+    """Replace `old` by `new` everywhere in `model`. Return the model, or `new` if the model was `old`."""
     if model is old:
         copy_card(model, new)
         return new

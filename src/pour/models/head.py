@@ -46,13 +46,13 @@ _END_IN_A_HEAD = (
 
 @dataclass(frozen=True)
 class Head:
-    """The layer of a model that maps features z to scores, ``W z + b``, or ``W z / |z|`` (a cosine head)."""
+    """The layer of a model that maps features z to scores, `W z + b`, or `W z / |z|` (a cosine head)."""
 
     name: str
     """Dotted path inside the model, without compiling or parallel wrappers. Empty for the model itself."""
     module: nn.Module
-    """The layer: ``nn.Linear``, a 1x1 ``nn.Conv2d``, a module that computes the same or a cosine, or a
-    :class:`ProjectedHead` around one."""
+    """The layer: `nn.Linear`, a 1x1 `nn.Conv2d`, a module that computes the same or a cosine, or a
+    `ProjectedHead` around one."""
     found_by: str = field(default="named by the caller", compare=False)
     """Sentence part: the way in which the layer was found, and the check that it gives the scores."""
     beside: tuple[Head, ...] = ()
@@ -71,7 +71,7 @@ class Head:
 
     @property
     def layer(self) -> Any:
-        """Layer itself, without its projector: ``nn.Linear``, ``nn.Conv2d``, or a module of another form."""
+        """Layer itself, without its projector: `nn.Linear`, `nn.Conv2d`, or a module of another form."""
         return self.module.layer if isinstance(self.module, ProjectedHead) else self.module
 
     @property
@@ -128,13 +128,13 @@ class Head:
 def find_head(model: nn.Module, *, head: str | Sequence[str] | None = None, example: Example | None = None) -> Head:
     """Find the layer whose output is the class scores, and make sure of it.
 
-    In this order: the layer called ``head``; a head with a projector; the head in the model's card; the known place in
+    In this order: the layer called `head`; a head with a projector; the head in the model's card; the known place in
     models of pour, torchvision, timm, transformers and segmentation-models-pytorch; the other linear layers.
 
-    With ``example`` the layer is verified: the scores that the model returns must be the output of this layer, also
+    With `example` the layer is verified: the scores that the model returns must be the output of this layer, also
     after a softmax, a temperature or another increasing function of each score, an average over positions or the
-    enlarging of a map. If this layer does not give the scores, every layer is tried. Without ``example`` the code of
-    the model must prove the same, see :func:`~pour.models.prove_head.structure_proves`. A recorded head was verified
+    enlarging of a map. If this layer does not give the scores, every layer is tried. Without `example` the code of
+    the model must prove the same, see `structure_proves`. A recorded head was verified
     when it was recorded.
 
     Args:
@@ -147,7 +147,7 @@ def find_head(model: nn.Module, *, head: str | Sequence[str] | None = None, exam
         UsageError: The model has no linear layer, or several layers could be the head, or none gives the scores, or the
             code of the model does not prove which one does. The message lists them.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
         >>> find_head(model, example=torch.zeros(1, 8)).name
@@ -172,9 +172,9 @@ def find_head(model: nn.Module, *, head: str | Sequence[str] | None = None, exam
 
 
 def heads_of(model: nn.Module, head: Head) -> tuple[Head, ...]:
-    """Return the heads that a request changes: ``head``, the heads beside it, and those used in training alone.
+    """Return the heads that a request changes: `head`, the heads beside it, and those used in training alone.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Linear(4, 3))
         >>> [head.name for head in heads_of(model, find_head(model))]
         ['0']
@@ -184,9 +184,9 @@ def heads_of(model: nn.Module, head: Head) -> tuple[Head, ...]:
 
 
 def named_head(model: nn.Module, name: str | Sequence[str] | None) -> Head:
-    """Return the head called ``name``, which was found or verified before, or find the head if there is no name.
+    """Return the head called `name`, which was found or verified before, or find the head if there is no name.
 
-    Example:
+    Examples:
         >>> named_head(nn.Sequential(nn.Linear(4, 3)), "0").num_classes
         3
     """
@@ -210,10 +210,10 @@ def _recorded_name(model: nn.Module) -> str | None:
 
 
 def _checked(model: nn.Module, name: str, found_by: str) -> Head:
-    """Return the head called ``name``.
+    """Return the head called `name`.
 
     Raises:
-        UsageError: It has no weights, or only one class, or computes more than ``W z + b``.
+        UsageError: It has no weights, or only one class, or computes more than `W z + b`.
     """
     head = _initialised(model, name, found_by)
     counts = {each.name: each.num_classes for each in head.each}
@@ -231,7 +231,7 @@ def _checked(model: nn.Module, name: str, found_by: str) -> Head:
 
 
 def _initialised(model: nn.Module, name: str, found_by: str) -> Head:
-    """Return the head called ``name``, or several joined. Raise UsageError if one has no floating-point weights."""
+    """Return the head called `name`, or several joined. Raise UsageError if one has no floating-point weights."""
     if "," in name:
         first, *others = (_initialised(model, each, found_by) for each in name.split(","))
         return dataclasses.replace(first, beside=tuple(others))
@@ -284,7 +284,7 @@ def _layer_name(model: nn.Module, name: str | Sequence[str]) -> str:
 
 
 def _other_forms(model: nn.Module) -> list[str]:
-    """Return the modules of other classes that compute ``W z + b`` or cosines, the innermost of nested ones."""
+    """Return the modules of other classes that compute `W z + b` or cosines, the innermost of nested ones."""
     names = [name for name, module in model.named_modules() if not is_head_layer(module) and has_form(module)]
     names = [name for name in names if not _contains_its_layer(model.get_submodule(name))]
     return [name for name in names if not any(other != name and f".{other}".startswith(f".{name}") for other in names)]
@@ -301,7 +301,7 @@ def _contains_its_layer(module: nn.Module) -> bool:
 
 
 def _around(model: nn.Module, name: str) -> str:
-    """Return the cosine head around a layer, whose weight it uses without calling the layer, otherwise ``name``.
+    """Return the cosine head around a layer, whose weight it uses without calling the layer, otherwise `name`.
 
     The projector belongs in front of the normalisation.
     """
@@ -422,7 +422,7 @@ def _giving(model: nn.Module, heads: Sequence[Head], example: Example) -> list[H
 
 
 def _verify(model: nn.Module, head: Head, example: Example) -> None:
-    """Raise UsageError if ``head`` does not give the model's scores."""
+    """Raise UsageError if `head` does not give the model's scores."""
     if gives_scores(model, head, example):
         return
     output = run_on(model, example)

@@ -24,7 +24,7 @@ FEW_IMAGES = 8
 
 
 def head_on_images(model: nn.Module, images: Tensor, *, head: str | Sequence[str] | None = None) -> Head:
-    """Find the head of ``model`` and verify it on ``images``, see :func:`~pour.models.head.find_head`.
+    """Find the head of `model` and verify it on `images`, see `find_head`.
 
     Args:
         model: Any classifier, which is not changed.
@@ -34,7 +34,7 @@ def head_on_images(model: nn.Module, images: Tensor, *, head: str | Sequence[str
     Raises:
         UsageError: There is no head, or the model cannot run on the images.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from torch import nn
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.Linear(8, 3)).half()

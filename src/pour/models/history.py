@@ -21,7 +21,7 @@ __all__ = ["History", "HistoryEntry", "add_entry", "forgotten_before", "history"
 class HistoryEntry:
     """One step in a model's history: the forgotten classes, the method, and the digests before and after.
 
-    Example:
+    Examples:
         >>> HistoryEntry(method="pour-p", classes=(0,), options={"sizes": (1, 2)}).options
         {'sizes': [1, 2]}
     """
@@ -56,7 +56,7 @@ class HistoryEntry:
 
 
 class History(list[HistoryEntry]):
-    """Steps by which a model forgot classes, oldest first. ``print`` shows a table."""
+    """Steps by which a model forgot classes, oldest first. `print` shows a table."""
 
     def __rich__(self) -> RenderableType:
         from pour._terminal import TerminalTable
@@ -79,9 +79,9 @@ class History(list[HistoryEntry]):
 
 
 def history(model: nn.Module) -> History:
-    """Return the steps by which ``model`` forgot classes, oldest first. ``print`` shows them as a table.
+    """Return the steps by which `model` forgot classes, oldest first. `print` shows them as a table.
 
-    Example:
+    Examples:
         >>> from torch import nn
         >>> history(nn.Linear(4, 3))
         []
@@ -95,5 +95,5 @@ def forgotten_before(model: nn.Module) -> frozenset[int]:
 
 
 def add_entry(model: nn.Module, entry: HistoryEntry) -> None:
-    """Append ``entry`` to the history of ``model``."""
+    """Append `entry` to the history of `model`."""
     change_card(model, history=(*card_of(model).history, entry))

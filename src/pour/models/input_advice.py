@@ -15,9 +15,9 @@ __all__ = ["input_advice"]
 
 
 def input_advice(model: nn.Module, images: Tensor) -> str | None:
-    """Return what is wrong with images on which ``model`` failed, and how to change them, or None if it is unknown.
+    """Return what is wrong with images on which `model` failed, and how to change them, or None if it is unknown.
 
-    Example:
+    Examples:
         >>> import torch
         >>> input_advice(nn.Conv2d(3, 4, 1), torch.zeros(2, 8, 8, 3))
         'the channels are last; give images.permute(0, 3, 1, 2)'

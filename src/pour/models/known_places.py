@@ -30,11 +30,11 @@ _PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Flatten)
 
 
 def library_of(model: nn.Module) -> str | None:
-    """Return the library whose code computes the output of ``model``, or None.
+    """Return the library whose code computes the output of `model`, or None.
 
     A class of the user counts as the library's if it replaces nothing but the constructor.
 
-    Example:
+    Examples:
         >>> library_of(ResNet(3)), library_of(nn.Linear(4, 3))
         ('pour', None)
     """
@@ -63,7 +63,7 @@ def known_place(model: nn.Module) -> tuple[str, str] | None:
 
     The names of heads whose scores the library averages (distilled transformers) are joined by commas.
 
-    Example:
+    Examples:
         >>> known_place(ResNet(3)), known_place(nn.Sequential(ResNet(3)))
         (('head', 'pour'), None)
     """
@@ -78,7 +78,7 @@ def known_place(model: nn.Module) -> tuple[str, str] | None:
 def auxiliary_places(model: nn.Module) -> list[str]:
     """Return the names of the heads that GoogLeNet, Inception, FCN and DeepLabV3 of torchvision use in training.
 
-    Example:
+    Examples:
         >>> auxiliary_places(ResNet(3))
         []
     """
@@ -121,7 +121,7 @@ def _layers(model: nn.Module, library: str) -> Iterator[list[nn.Module]]:
 
 
 def _last_layer(module: object) -> nn.Module | None:
-    """Return the linear layer at the end of ``module`` or of a plain sequence, or None."""
+    """Return the linear layer at the end of `module` or of a plain sequence, or None."""
     # The heads of LeViT are a BatchNorm and a linear layer.
     module = getattr(module, "linear", module) if "levit" in type(module).__module__ else module
     while isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:

@@ -1,4 +1,4 @@
-"""Recognise by its outputs a module of any code that computes ``W z + b`` or ``W z / |z|`` (a cosine head)."""
+"""Recognise by its outputs a module of any code that computes `W z + b` or `W z / |z|` (a cosine head)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LinearForm:
     bias: Tensor | None
     """b of length C, or None for zeros. A cosine head has none."""
     is_cosine: bool
-    """Whether the module normalises its features: ``W z / |z|``."""
+    """Whether the module normalises its features: `W z / |z|`."""
 
     def as_layer(self) -> FormLayer:
         """Return a layer that computes the same."""
@@ -46,7 +46,7 @@ class RowLayer(nn.Linear):
 
 
 class FormLayer(RowLayer):
-    """``W z + b``, or ``W z / |z|``."""
+    """`W z + b`, or `W z / |z|`."""
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool, is_cosine: bool) -> None:
         super().__init__(in_features, out_features, bias=bias)
@@ -60,7 +60,7 @@ class FormLayer(RowLayer):
 def form_of(layer: nn.Module) -> LinearForm:
     """Return the linear form of a head. Raise UsageError if it has none.
 
-    Example:
+    Examples:
         >>> form_of(nn.Conv2d(4, 3, 1)).rows.shape
         torch.Size([3, 4])
     """
@@ -75,14 +75,14 @@ def form_of(layer: nn.Module) -> LinearForm:
 
 
 def has_form(module: nn.Module) -> bool:
-    """Return whether ``module`` scores features of one width by a linear map or by cosines."""
+    """Return whether `module` scores features of one width by a linear map or by cosines."""
     # Code of TorchScript accepts no hooks.
     return not isinstance(module, torch.jit.ScriptModule) and linear_form(module) is not None
 
 
 @torch.no_grad()
 def is_affine(layer: nn.Linear | nn.Conv2d) -> bool:
-    """Return whether ``layer`` computes ``W z + b``, which a subclass such as a cosine classifier does not."""
+    """Return whether `layer` computes `W z + b`, which a subclass such as a cosine classifier does not."""
     weight = layer.weight.flatten(1)
     if type(layer).forward in (nn.Linear.forward, nn.Conv2d.forward) or weight.is_meta:
         return True
@@ -101,7 +101,7 @@ def linear_form(module: nn.Module) -> LinearForm | None:
     The rows are the scores of the d unit vectors. The form is accepted if it predicts the scores of other features. The
     features are normalised before they are scored, so that the direction of a class is its normalised row.
 
-    Example:
+    Examples:
         >>> class Cosine(nn.Linear):
         ...     def forward(self, z):
         ...         return 8 * F.linear(F.normalize(z), F.normalize(self.weight))

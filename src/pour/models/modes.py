@@ -17,7 +17,7 @@ __all__ = ["evaluating"]
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put ``model`` in evaluation mode. Afterwards restore the modes of its modules and the random state."""
+    """Put `model` in evaluation mode. Afterwards restore the modes of its modules and the random state."""
     modes = [(module, module.training) for module in model.modules()]
     devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
     model.eval()

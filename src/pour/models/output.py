@@ -19,7 +19,7 @@ _SCORE_KEYS = ("logits", "out")
 
 
 def output_tensors(output: object) -> list[Tensor]:
-    """Return every tensor that could be the scores: the tensor itself, ``.logits``, ``["out"]``, or all tensors."""
+    """Return every tensor that could be the scores: the tensor itself, `.logits`, `["out"]`, or all tensors."""
     if isinstance(output, Tensor):
         return [output]
     if isinstance(output, Mapping):
@@ -39,7 +39,7 @@ def output_tensors(output: object) -> list[Tensor]:
 
 
 def scores_of(output: object, *, num_classes: int | None = None) -> Tensor:
-    """Return the class scores: ``.logits`` or ``["out"]`` if present, otherwise the first tensor with as many scores.
+    """Return the class scores: `.logits` or `["out"]` if present, otherwise the first tensor with as many scores.
 
     Args:
         output: Output of the model.

@@ -24,7 +24,7 @@ _LOGGER = logging.getLogger(__name__)
 def without_prefix(
     state: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, source: str, optional: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Return ``state`` with the names that a network expects.
+    """Return `state` with the names that a network expects.
 
     Lightning modules, parallel training and compiling put prefixes such as "model.", "module." and "_orig_mod." before
     the names. A prefix that the names of the file have is taken off, and one that only the network has is added, if
@@ -43,7 +43,7 @@ def without_prefix(
     Warns:
         PourWarning: Tensors without the prefix, such as the weights of a loss, are left out.
 
-    Example:
+    Examples:
         >>> import torch
         >>> list(without_prefix({"net.weight": torch.ones(1)}, {"weight": torch.ones(1)}, source="a.ckpt"))
         ['weight']
@@ -74,9 +74,9 @@ def without_prefix(
 
 
 def without_shared_prefix(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return ``state`` without the prefix that all its names share.
+    """Return `state` without the prefix that all its names share.
 
-    Example:
+    Examples:
         >>> import torch
         >>> list(without_shared_prefix({"net.a.weight": torch.ones(1), "net.bias": torch.ones(1)}))
         ['a.weight', 'bias']
@@ -87,7 +87,7 @@ def without_shared_prefix(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _common_prefixes(names: Collection[str], others: Collection[str]) -> Counter[str]:
-    """Return the prefixes, each ending in a dot, that make some of ``others`` one of ``names``, with their number."""
+    """Return the prefixes, each ending in a dot, that make some of `others` one of `names`, with their number."""
     return Counter(
         name[: position + 1]
         for name in names
@@ -97,7 +97,7 @@ def _common_prefixes(names: Collection[str], others: Collection[str]) -> Counter
 
 
 def _taken_off(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names have ``prefix``, without it."""
+    """Return the tensors whose names have `prefix`, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
@@ -109,7 +109,7 @@ def _fits(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], optional:
 
 
 def _named(state: Mapping[str, Tensor], prefix: str, source: str) -> dict[str, Tensor]:
-    """Return the tensors under ``prefix``. Warn if there are others."""
+    """Return the tensors under `prefix`. Warn if there are others."""
     others = [name for name in state if not name.startswith(prefix)]
     _LOGGER.info("%s: took the prefix %r off the names of the tensors", source, prefix)
     if others:

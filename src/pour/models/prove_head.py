@@ -44,7 +44,7 @@ _MAP_MODULES = (nn.AdaptiveAvgPool2d, nn.AvgPool2d, nn.Upsample, nn.UpsamplingBi
 
 
 def structure_proves(model: nn.Module, name: str, *, named: bool = False) -> bool:
-    """Return whether the code of ``model`` proves that its scores are the output of the layer ``name``.
+    """Return whether the code of `model` proves that its scores are the output of the layer `name`.
 
     The layer is the known place of a library, or the code that runs behind it only changes the shape, averages over
     positions, or applies one increasing function to all scores (softmax, a positive factor), and the model returns the
@@ -55,7 +55,7 @@ def structure_proves(model: nn.Module, name: str, *, named: bool = False) -> boo
         name: Dotted name of the layer, or names of several joined by commas, whose scores the model averages or adds.
         named: Whether the caller chose the layer, which may then be one of several outputs.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3), nn.Softmax(dim=1))
         >>> structure_proves(model, "1"), structure_proves(model, "0")
         (True, False)
@@ -88,7 +88,7 @@ class _Around:
 
     @classmethod
     def of(cls, model: nn.Module, name: str) -> _Around:
-        """Return the surroundings of the layers called ``name``. Raise NotImplementedError if one cannot be traced."""
+        """Return the surroundings of the layers called `name`. Raise NotImplementedError if one cannot be traced."""
         names = name.split(",")
         parents = [_parents(each) for each in names]
         common = [parent for parent in parents[0] if all(parent in others for others in parents)]
@@ -107,14 +107,14 @@ class _Around:
 
 
 def _parents(name: str) -> list[str]:
-    """Return the names of the modules that contain the module ``name``, from the outside."""
+    """Return the names of the modules that contain the module `name`, from the outside."""
     parts = name.split(".")
     return [".".join(parts[:depth]) for depth in range(len(parts) if name else 0)]
 
 
 @contextlib.contextmanager
 def _with_bias(layer: nn.Module) -> Iterator[None]:
-    """Give ``layer`` a bias, so that code which multiplies by its weight shows whether it adds the bias."""
+    """Give `layer` a bias, so that code which multiplies by its weight shows whether it adds the bias."""
     weight = layer.weight
     if layer._parameters.get("bias", weight) is not None or not isinstance(weight, Tensor):
         yield
@@ -140,7 +140,7 @@ class _Tracer(fx.Tracer):
         self.answers, self.taken = answers, list[bool]()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Return whether ``m`` is a single node."""
+        """Return whether `m` is a single node."""
         return not any(m is module for module in self.around.entered)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
@@ -189,7 +189,7 @@ def _graphs(around: _Around) -> Iterator[fx.Graph]:
 
 @contextlib.contextmanager
 def _traced_len(modules: list[nn.Module]) -> Iterator[None]:
-    """Let the code of the modules around the layer call ``len`` on a traced tensor."""
+    """Let the code of the modules around the layer call `len` on a traced tensor."""
     forwards: list[Any] = [inspect.unwrap(type(module).forward) for module in modules]
     spaces: dict[int, dict[str, Any]] = {id(forward.__globals__): forward.__globals__ for forward in forwards}
     changed = [space for space in spaces.values() if "len" not in space]
@@ -229,7 +229,7 @@ def _proves(around: _Around, graph: fx.Graph, *, named: bool) -> bool:
 
 
 def _sources(node: fx.Node) -> set[fx.Node]:
-    """Return ``node`` and all nodes from which it is computed."""
+    """Return `node` and all nodes from which it is computed."""
     sources: set[fx.Node] = set()
     pending = [node]
     while pending:
@@ -241,7 +241,7 @@ def _sources(node: fx.Node) -> set[fx.Node]:
 
 
 def _computes_scores(node: fx.Node, place: str) -> bool:
-    """Return whether ``node`` calls the layer, or multiplies features by its weight."""
+    """Return whether `node` calls the layer, or multiplies features by its weight."""
     if node.op == "call_module":
         return bool(node.target == place)
     if node.op != "call_function" or node.target is not nn.functional.linear:
@@ -251,7 +251,7 @@ def _computes_scores(node: fx.Node, place: str) -> bool:
 
 
 def _returned(results: Any) -> list[fx.Node]:
-    """Return the nodes that could be the scores, as :func:`~pour.models.output.output_tensors` selects them."""
+    """Return the nodes that could be the scores, as `output_tensors` selects them."""
     if isinstance(results, dict):
         results = next((results[key] for key in _KEYS if isinstance(results.get(key), fx.Node)), results)
     nodes: list[fx.Node] = []
@@ -260,14 +260,14 @@ def _returned(results: Any) -> list[fx.Node]:
 
 
 def _reads_shape(node: fx.Node) -> bool:
-    """Return whether ``node`` reads the shape, type or device of a tensor."""
+    """Return whether `node` reads the shape, type or device of a tensor."""
     if node.op == "call_method":
         return node.target in ("size", "dim")
     return node.op == "call_function" and node.target is getattr and node.args[1] in _ATTRIBUTES
 
 
 def _keeps_order(around: _Around, node: fx.Node, followers: set[fx.Node], starts: set[fx.Node]) -> bool:
-    """Return whether ``node`` changes only the shape of the scores, or applies one increasing function to all."""
+    """Return whether `node` changes only the shape of the scores, or applies one increasing function to all."""
     model, is_map = around.model, around.is_map
     first = node.args[0] if node.args else None
     others = [source for source in node.all_input_nodes if source is not first]

@@ -45,7 +45,7 @@ def digest(state: Mapping[str, Tensor], *, computed: Mapping[str, str] | None = 
         state: Tensors by name.
         computed: Digests that the caller has already, by name of the tensor.
 
-    Example:
+    Examples:
         >>> digest({"w": torch.zeros(2)}) == digest({"w": torch.zeros(2)})
         True
         >>> digest({"w": torch.zeros(2)}) == digest({"w": torch.zeros(1, 2)})
@@ -69,9 +69,9 @@ def checked_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """Read the tensors of a ``.safetensors`` file, of a ``.pt``/``.pth`` state dict or of a Lightning checkpoint.
+    """Read the tensors of a `.safetensors` file, of a `.pt`/`.pth` state dict or of a Lightning checkpoint.
 
-    The state dict may be nested under ``state_dict`` or ``model``. Other entries of a checkpoint, such as
+    The state dict may be nested under `state_dict` or `model`. Other entries of a checkpoint, such as
     hyperparameters, are left out, and no code of theirs runs.
 
     Raises:
@@ -144,13 +144,13 @@ def _load_torch(path: Path) -> object:
 
 
 def load_into(model: nn.Module, state: Mapping[str, Tensor], *, source: str, optional: tuple[str, ...] = ()) -> None:
-    """Copy the tensors and dtypes of ``state`` into ``model``.
+    """Copy the tensors and dtypes of `state` into `model`.
 
     Args:
         model: Network, changed in place.
         state: Tensors by name.
         source: File of the tensors, for the error.
-        optional: Names that may be missing from ``state``. They keep their value.
+        optional: Names that may be missing from `state`. They keep their value.
 
     Raises:
         UsageError: Names or shapes differ from those of the model.

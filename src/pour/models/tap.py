@@ -30,7 +30,7 @@ _BATCH = 64
 def to_unit(images: Tensor) -> Tensor:
     """Return images as floats in [0, 1]: uint8 is divided by 255, floats do not change.
 
-    Example:
+    Examples:
         >>> to_unit(torch.tensor([0, 255], dtype=torch.uint8))
         tensor([0., 1.])
     """
@@ -77,13 +77,13 @@ class Tap:
 
 @contextlib.contextmanager
 def tap_features(model: nn.Module, head: str | Head | None = None) -> Iterator[Tap]:
-    """Record the features that enter the head of ``model`` while the block runs.
+    """Record the features that enter the head of `model` while the block runs.
 
     Args:
         model: Any classifier.
-        head: Head, or its dotted name. By default :func:`find_head` finds it.
+        head: Head, or its dotted name. By default `find_head` finds it.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
         >>> with tap_features(model) as tap:
         ...     _ = model(torch.ones(2, 2, 2))
@@ -105,7 +105,7 @@ class Features:
     features: Tensor
     """Input of the linear layer, after the projector: (N, d), or (N, ..., d) and (N, d, H, W) for tokens and maps."""
     raw: Tensor
-    """Output of the encoder, before the projector. The same tensor as ``features`` if there is no projector."""
+    """Output of the encoder, before the projector. The same tensor as `features` if there is no projector."""
     scores: Tensor
     """Class scores, (N, C)."""
     labels: Tensor
@@ -122,18 +122,18 @@ def extract_features(
     head: str | Head | None = None,
     device: str | torch.device | None = None,
 ) -> Features:
-    """Run ``model`` once over ``batches`` and return features, raw features, scores and labels.
+    """Run `model` once over `batches` and return features, raw features, scores and labels.
 
     The model runs in evaluation mode without gradients. Afterwards every module has its mode again. The results stay on
     the device of the run, as ordinary tensors that later training may use.
 
     Args:
         model: Any classifier.
-        batches: A dataset, or batches of images (uint8, or floats in [0, 1]) and labels, such as a ``DataLoader``.
-        head: Head, or its dotted name. By default :func:`find_head` finds it.
+        batches: A dataset, or batches of images (uint8, or floats in [0, 1]) and labels, such as a `DataLoader`.
+        head: Head, or its dotted name. By default `find_head` finds it.
         device: Device of the run, to which the model moves and from which it returns. By default its own device.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
         >>> batch = (torch.zeros(5, 1, 2, 2, dtype=torch.uint8), torch.arange(5) % 3)
         >>> extract_features(model, [batch, batch]).scores.shape
@@ -190,7 +190,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 @contextlib.contextmanager
 def on_device(model: nn.Module, device: str | torch.device | None) -> Iterator[torch.device]:
-    """Move ``model`` to a device inside the block, and back afterwards. Yield the device."""
+    """Move `model` to a device inside the block, and back afterwards. Yield the device."""
     home = device_of(model)
     place = home if device is None else torch.device(device)
     if place == home:

@@ -1,6 +1,6 @@
-"""A pickle module for ``torch.load`` that rebuilds tensors and plain data. Everything else becomes a stand-in.
+"""A pickle module for `torch.load` that rebuilds tensors and plain data. Everything else becomes a stand-in.
 
-The names ``Unpickler`` and ``load`` are those that ``torch.load(pickle_module=...)`` asks for.
+The names `Unpickler` and `load` are those that `torch.load(pickle_module=...)` asks for.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def load(file: IO[bytes], **options: Any) -> Any:
 
 
 def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a new function that calls ``function``, because a pickle can set attributes of a function."""
+    """Return a new function that calls `function`, because a pickle can set attributes of a function."""
 
     def rebuild(*args: Any) -> Any:
         return function(*args)

@@ -17,12 +17,12 @@ _QUANTISED = ("torch.ao.nn.", "torchao.")
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the network inside ``torch.compile`` and the wrappers of parallel training.
+    """Return the network inside `torch.compile` and the wrappers of parallel training.
 
     Raises:
-        UsageError: ``model`` is no ``nn.Module``, or a TorchScript module or exported graph, which cannot be changed.
+        UsageError: `model` is no `nn.Module`, or a TorchScript module or exported graph, which cannot be changed.
 
-    Example:
+    Examples:
         >>> layer = nn.Linear(4, 3)
         >>> unwrap(nn.DataParallel(layer)) is layer
         True
@@ -40,9 +40,9 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def check_weights(model: nn.Module) -> None:
-    """Raise UsageError if a weight of ``model`` has no values: on the meta device, or of a lazy layer that never ran.
+    """Raise UsageError if a weight of `model` has no values: on the meta device, or of a lazy layer that never ran.
 
-    Example:
+    Examples:
         >>> check_weights(nn.LazyLinear(3))
         Traceback (most recent call last):
         pour.errors.UsageError: The weight 'weight' has no shape yet because its layer is lazy; run the model once on an
@@ -59,9 +59,9 @@ def check_weights(model: nn.Module) -> None:
 
 
 def why_unreadable(model: nn.Module) -> str | None:
-    """Return why the layers of ``model`` cannot be read or changed, and the remedy; None for plain modules.
+    """Return why the layers of `model` cannot be read or changed, and the remedy; None for plain modules.
 
-    Example:
+    Examples:
         >>> why_unreadable(nn.Linear(2, 2)) is None
         True
     """
@@ -75,7 +75,7 @@ def why_unreadable(model: nn.Module) -> str | None:
 
 
 def _is_compiled_code(module: nn.Module) -> bool:
-    """Return whether ``module`` is TorchScript or a graph of torch.export, whose parts are no layers."""
+    """Return whether `module` is TorchScript or a graph of torch.export, whose parts are no layers."""
     is_graph = isinstance(module, torch.fx.GraphModule)
     return isinstance(module, torch.jit.ScriptModule) or (
         is_graph and any(type(child) is nn.Module for child in module.children())
@@ -83,5 +83,5 @@ def _is_compiled_code(module: nn.Module) -> bool:
 
 
 def libraries_of(model: nn.Module) -> set[str]:
-    """Return the top-level packages that define the class of ``model`` and its base classes."""
+    """Return the top-level packages that define the class of `model` and its base classes."""
     return {cls.__module__.partition(".")[0] for cls in type(model).__mro__}

@@ -41,7 +41,7 @@ class CannotRunError(UsageError):
 
 
 def run_on(model: nn.Module, example: Example, *, weights: Mapping[str, Tensor] | None = None) -> object:
-    """Return what ``model`` returns for ``example``, in evaluation mode. Raise CannotRunError if the model fails.
+    """Return what `model` returns for `example`, in evaluation mode. Raise CannotRunError if the model fails.
 
     Args:
         model: Network, which is not changed.
@@ -66,14 +66,14 @@ def run_on(model: nn.Module, example: Example, *, weights: Mapping[str, Tensor] 
 
 
 def fits(head: Head, output: object) -> bool:
-    """Return whether some tensor of a model's ``output`` has as many scores as ``head`` has classes."""
+    """Return whether some tensor of a model's `output` has as many scores as `head` has classes."""
     return any(
         tensor.ndim > 1 and head.num_classes in (tensor.shape[1], tensor.shape[-1]) for tensor in output_tensors(output)
     )
 
 
 def gives_scores(model: nn.Module, head: Head, example: Example, *, anywhere: bool = False) -> bool:
-    """Return whether the scores of ``model`` are the output of ``head``.
+    """Return whether the scores of `model` are the output of `head`.
 
     The output of the layer is replaced by chosen scores. A head makes the model return these scores, or an increasing
     function of each (softmax, log-softmax, a temperature), the same for all classes, images and positions. Averages
@@ -83,14 +83,14 @@ def gives_scores(model: nn.Module, head: Head, example: Example, *, anywhere: bo
 
     Args:
         model: The network, without compiling or parallel wrappers.
-        head: The layer, and its place in ``model``.
+        head: The layer, and its place in `model`.
         example: An input that the model accepts.
         anywhere: Compare with every tensor that the model returns, not only with its scores.
 
     Raises:
         CannotRunError: The model fails on the example.
 
-    Example:
+    Examples:
         >>> from pour.models.head import Head
         >>> model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3), nn.Softmax(dim=1))
         >>> [gives_scores(model, Head(name, model.get_submodule(name)), torch.rand(2, 4)) for name in ("0", "1")]
@@ -172,7 +172,7 @@ def _orders(count: int) -> list[Tensor]:
 
 
 def _replaced(head: Head, scores: Tensor, calls: list[torch.Size]) -> RemovableHandle:
-    """Replace the output of the layer by ``scores`` at all positions. Append its shape at each call to ``calls``."""
+    """Replace the output of the layer by `scores` at all positions. Append its shape at each call to `calls`."""
 
     def replace(module: nn.Module, inputs: Any, output: Any) -> Any:
         if not isinstance(output, Tensor):
@@ -257,7 +257,7 @@ def _weight_gives_scores(model: nn.Module, head: Head, example: Example, *, anyw
 
 
 def returns_output(model: nn.Module, head: Head, example: Example) -> bool:
-    """Return whether the model returns the output of ``head`` without a change, except of its shape."""
+    """Return whether the model returns the output of `head` without a change, except of its shape."""
     calls: list[Tensor] = []
     with head.module.register_forward_hook(lambda module, inputs, output: calls.extend(output_tensors(output))):
         results = output_tensors(run_on(model, example))
@@ -265,7 +265,7 @@ def returns_output(model: nn.Module, head: Head, example: Example) -> bool:
 
 
 def modules_behind(model: nn.Module, head: Head, example: Example) -> list[str]:
-    """Return the names of the modules without children that run after ``head``."""
+    """Return the names of the modules without children that run after `head`."""
     names: list[str] = []
     with contextlib.ExitStack() as hooks:
         for name, module in model.named_modules():

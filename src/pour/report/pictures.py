@@ -36,8 +36,8 @@ def register_pictures(
     Args:
         task: Name of the task.
         compute: Function that runs the models and returns the data of the pictures by name, as JSON values.
-            :func:`pour.auditing.pictures.pack` makes a JSON value of an array. The audit keeps them in
-            ``report.pictures.data``.
+            `pour.auditing.pictures.pack` makes a JSON value of an array. The audit keeps them in
+            `report.pictures.data`.
         draw: Function that draws the data of a report for its page. It runs no model.
         save: Function that writes a small picture of a report to a file, for the rows of a grid.
     """
@@ -55,7 +55,7 @@ def draw_pictures(reports: Mapping[str, AuditReport]) -> list[FigureSection]:
 
 
 def save_picture(report: AuditReport, path: Path) -> None:
-    """Write a small picture of a report with pictures to ``path`` (.png), if its task has one."""
+    """Write a small picture of a report with pictures to `path` (.png), if its task has one."""
     _, save = _drawer(report)
     if save is not None:
         with _damage_reported():

@@ -1,4 +1,4 @@
-"""``pour view``: show a folder of reports in the browser, by default on this machine only."""
+"""`pour view`: show a folder of reports in the browser, by default on this machine only."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ReportServer(ThreadingHTTPServer):
         host: Address to listen on.
         allow_remote: Allow an address that other machines can reach.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder, ReportServer(folder) as server:
         ...     server.url.startswith("http://127.0.0.1:")

@@ -29,7 +29,7 @@ _SIZES_AT_ONCE = 2
 
 @contextlib.contextmanager
 def compiled_encoder(model: nn.Module) -> Iterator[bool]:
-    """Compile the method of ``model`` that computes the features of the head, inside the block.
+    """Compile the method of `model` that computes the features of the head, inside the block.
 
     A whole compiled network would not run the hooks that read its features. Networks of one architecture share the
     compiled code in a process, so that a grid of methods compiles once. The network must not be copied in the block.

@@ -54,10 +54,10 @@ class FrozenBackbone:
 
     Args:
         dataset: Training images.
-        arch: Name of a network of another library, from :func:`pour.list_models`.
-        weights: File of weights, or a name of :data:`pour.models.PRETRAINED`. A classifier in it is left out.
+        arch: Name of a network of another library, from `pour.list_models`.
+        weights: File of weights, or a name of `pour.models.PRETRAINED`. A classifier in it is left out.
         image_size: Size to which the network resizes images on the device; by default its native size.
-        head: Shape of the head, see :data:`HeadShape`.
+        head: Shape of the head, see `HeadShape`.
     """
 
     dataset: ImageDataset
@@ -76,7 +76,7 @@ class FrozenBackbone:
         return copy_model(self._network)
 
     def train_head(self, recipe: Recipe, run: Run, *, without: ClassRequest = ()) -> tuple[nn.Module, TrainingLog]:
-        """Return a network with a newly trained head; with ``without``, the retrained reference.
+        """Return a network with a newly trained head; with `without`, the retrained reference.
 
         The head is multinomial logistic regression in float32. A frozen encoder cannot collapse, so the rows of a free
         head are no simplex, and the projection of one row moves the other rows unevenly. A simplex head has
@@ -85,7 +85,7 @@ class FrozenBackbone:
         results must report it.
 
         Args:
-            recipe: Training; ``augment`` must be off, because the features are computed once.
+            recipe: Training; `augment` must be off, because the features are computed once.
             run: Seed, device, progress bar.
             without: Classes whose images are left out, by name or index.
         """
@@ -123,7 +123,7 @@ class FrozenBackbone:
         write_tensors(find_head(model).layer.state_dict(), path)
 
     def load_head(self, path: Path) -> nn.Module:
-        """Return the network with the head that :meth:`save_head` wrote."""
+        """Return the network with the head that `save_head` wrote."""
         model = self.build()
         load_into(find_head(model).layer, read_state_dict(path), source=str(path))
         return model
@@ -169,7 +169,7 @@ class FrozenBackbone:
 
 
 class _SimplexHead(nn.Module):
-    """``s T U^T z``. The rows have equal norms and equal angles, and sum to zero."""
+    """`s T U^T z`. The rows have equal norms and equal angles, and sum to zero."""
 
     corners: Tensor
 
@@ -211,7 +211,7 @@ class _FeatureBatches:
         return len(self._features) // self.batch_size
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the full batches of epoch ``number``."""
+        """Yield the full batches of epoch `number`."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + number)
         order = torch.randperm(len(self._features), generator=generator).to(self._features.device)
         for start in range(0, len(self) * self.batch_size, self.batch_size):

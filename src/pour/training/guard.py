@@ -29,7 +29,7 @@ class DivergenceGuard:
     Each of the first five losses is compared with the losses before it. Signs are ignored, so that the check also stops
     an ascent, whose loss falls without limit.
 
-    Example:
+    Examples:
         >>> guard = DivergenceGuard()
         >>> guard.check([2.3, 2.1], first_step=0, learning_rates=[0.1, 0.1])
         >>> guard.check([float("nan")], first_step=2, learning_rates=[0.1])
@@ -41,7 +41,7 @@ class DivergenceGuard:
         self._scale = 1.0
 
     def check(self, losses: Sequence[float], *, first_step: int, learning_rates: Sequence[float]) -> None:
-        """Check the losses of the steps from ``first_step`` on."""
+        """Check the losses of the steps from `first_step` on."""
         for step, (loss, rate) in enumerate(zip(losses, learning_rates, strict=True), start=first_step):
             if not math.isfinite(loss):
                 raise DivergenceError(
@@ -58,7 +58,7 @@ class DivergenceGuard:
 
 
 def check_sound(model: nn.Module, images: Tensor) -> None:
-    """Raise DivergenceError if a trained model's scores of ``images`` are not finite; both are on one device.
+    """Raise DivergenceError if a trained model's scores of `images` are not finite; both are on one device.
 
     A loss is measured before its step, so no loss checks the weights after the last step.
     """

@@ -49,24 +49,24 @@ _IMAGES_WORTH_COMPILING = 1_000_000
 
 @runtime_checkable
 class Epochs(Protocol):
-    """Batches by epoch, such as a :class:`~pour.data.loader.DeviceLoader`."""
+    """Batches by epoch, such as a `DeviceLoader`."""
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
         ...
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the batches of epoch ``number``, the same at every call."""
+        """Yield the batches of epoch `number`, the same at every call."""
         ...
 
 
 def is_epochs(batches: object) -> TypeGuard[Epochs]:
-    """Return whether ``batches`` has the method ``epoch``. Other loaders may have an attribute with this name."""
+    """Return whether `batches` has the method `epoch`. Other loaders may have an attribute with this name."""
     return isinstance(batches, Epochs) and callable(batches.epoch)
 
 
 def as_epochs(batches: Epochs | Iterable[Any], run: Run) -> Epochs:
-    """Return ``batches`` as batches by epoch. Raise UsageError for an empty loader."""
+    """Return `batches` as batches by epoch. Raise UsageError for an empty loader."""
     epochs = batches if is_epochs(batches) else EpochsOf(cast("Iterable[Any]", batches), run.seed)
     if not len(epochs):
         raise UsageError("There are no batches to train on.")
@@ -129,23 +129,23 @@ def fit(
     resume: ResumeFile | None = None,
     description: str = "training",
 ) -> TrainingLog:
-    """Optimise ``model`` in place.
+    """Optimise `model` in place.
 
-    Only parameters with ``requires_grad`` change. The model ends on the run's device, in evaluation mode.
+    Only parameters with `requires_grad` change. The model ends on the run's device, in evaluation mode.
 
     Args:
         model: Network to train.
         batches: DeviceLoader, or an iterable of tuples of tensors with a length, such as a DataLoader.
         recipe: Optimiser, schedule and length of the training.
         run: Seed, device, precision, progress bar.
-        objective: ``objective(model, *batch)`` returns the loss of a batch.
+        objective: `objective(model, *batch)` returns the loss of a batch.
         batch_norm: Update BatchNorm's running statistics, or freeze them.
-        compile: Use ``torch.compile``; by default for long runs on a GPU. "encoder" leaves the head out, for objectives
+        compile: Use `torch.compile`; by default for long runs on a GPU. "encoder" leaves the head out, for objectives
             that read the features.
         graph: Capture whole steps as CUDA graphs; by default on a GPU. The objective must then not wait for the GPU.
         lr_factor: Returns the factor of the learning rate for the name of a parameter; by default 1.
         rate: Returns the learning rate of a step, counted from 0; by default the recipe's schedule.
-        optimizer: Optimiser from :func:`~pour.training.step.make_optimizer` whose momentum continues; by default a new
+        optimizer: Optimiser from `make_optimizer` whose momentum continues; by default a new
             one over all parameters that require gradients.
         resume: File with which a killed run resumes.
         description: Text of the progress bar.
@@ -224,7 +224,7 @@ def _by_factor(model: nn.Module, lr_factor: Callable[[str], float] | None) -> di
 
 
 def _moved(part: Any, device: torch.device) -> Any:
-    """Return a part of a batch on ``device``, numbers of another precision as float32."""
+    """Return a part of a batch on `device`, numbers of another precision as float32."""
     if not isinstance(part, Tensor):
         return part
     return part.to(device, torch.float32 if part.is_floating_point() else part.dtype, non_blocking=True)
@@ -285,7 +285,7 @@ class EpochsOf:
 
     A loader with its own generator, or with random numbers of numpy, does not follow this seed.
 
-    Example:
+    Examples:
         >>> batches = EpochsOf([(torch.zeros(2),), (torch.ones(2),)], seed=0)
         >>> len(batches), len(list(batches.epoch(0)))
         (2, 2)
@@ -307,6 +307,6 @@ class EpochsOf:
         return len(self._batches)  # type: ignore[arg-type]
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the batches of epoch ``number``."""
+        """Yield the batches of epoch `number`."""
         torch.manual_seed(int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0]))
         return iter(self._batches)

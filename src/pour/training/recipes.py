@@ -22,7 +22,7 @@ __all__ = ["RECIPES", "Recipe", "get_recipe"]
 class Recipe:
     """Settings of a training.
 
-    Example:
+    Examples:
         >>> Recipe(epochs=2, lr=0.1).batch_size
         512
         >>> Recipe(epochs=2, lr=-1)
@@ -49,9 +49,9 @@ class Recipe:
     weight_decay: float = 5e-4
     """Weight decay of all trained parameters."""
     schedule: Schedule = "one-cycle"
-    """Schedule of the learning rate, see :func:`~pour.training.schedule.learning_rate`."""
+    """Schedule of the learning rate, see `learning_rate`."""
     warmup: float = 0.2
-    """Share of the steps in which the learning rate of ``one-cycle`` rises."""
+    """Share of the steps in which the learning rate of `one-cycle` rises."""
     clip: float | None = None
     """Largest norm of the gradient. None does not limit it."""
     augment: bool = True
@@ -84,7 +84,7 @@ class Recipe:
         return self.steps if self.steps is not None else (self.epochs or 0) * steps_per_epoch
 
     def learning_rate(self, step: int, total: int) -> float:
-        """Return the learning rate of step ``step`` out of ``total``."""
+        """Return the learning rate of step `step` out of `total`."""
         return learning_rate(self.schedule, self.lr, step, total, warmup=self.warmup)
 
     def change(self, **changes: Any) -> Recipe:
@@ -96,13 +96,13 @@ _FILE = Path(__file__).with_name("recipes.toml")
 RECIPES = {
     name: Recipe(name=name, **settings) for name, settings in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()
 }
-"""Recipes by name, from ``recipes.toml``."""
+"""Recipes by name, from `recipes.toml`."""
 
 
 def get_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     """Return the recipe with this name and these fields replaced. Raise UsageError for an unknown name or field.
 
-    Example:
+    Examples:
         >>> get_recipe("fast", {"epochs": 2}).epochs, get_recipe("fast", {"steps": 100}).epochs
         (2, None)
     """

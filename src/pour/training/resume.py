@@ -43,7 +43,7 @@ class ResumeFile:
         write_tensors(tensors, self.path, metadata)
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-        """Load the state into ``model`` and ``optimizer`` and return the progress, or None without a usable file."""
+        """Load the state into `model` and `optimizer` and return the progress, or None without a usable file."""
         if not self.path.is_file():
             return None
         try:

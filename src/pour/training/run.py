@@ -24,7 +24,7 @@ _SEEDS = 2**63
 def resolve_device(device: str | torch.device | None = None) -> torch.device:
     """Return the requested device, by default the first GPU if there is one.
 
-    Example:
+    Examples:
         >>> resolve_device("cpu")
         device(type='cpu')
     """
@@ -47,7 +47,7 @@ def resolve_device(device: str | torch.device | None = None) -> torch.device:
 class Run:
     """Seed, device, precision and progress bar of a computation, and the values that it logged.
 
-    Example:
+    Examples:
         >>> run = Run(seed=3, device="cpu", progress=False)
         >>> run.log(0, loss=2.5)
         >>> run.history

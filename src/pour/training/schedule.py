@@ -11,13 +11,13 @@ Schedule = Literal["one-cycle", "cosine", "step", "constant"]
 
 
 def learning_rate(schedule: Schedule, peak: float, step: int, total: int, *, warmup: float = 0.2) -> float:
-    """Return the learning rate of step ``step`` out of ``total``.
+    """Return the learning rate of step `step` out of `total`.
 
-    ``one-cycle`` rises linearly to the peak over the first ``warmup`` share of the steps and falls linearly to zero;
-    ``cosine`` falls from the peak to zero along half a cosine; ``step`` divides by ten after one half and again after
-    three quarters; ``constant`` stays.
+    `one-cycle` rises linearly to the peak over the first `warmup` share of the steps and falls linearly to zero;
+    `cosine` falls from the peak to zero along half a cosine; `step` divides by ten after one half and again after
+    three quarters; `constant` stays.
 
-    Example:
+    Examples:
         >>> [round(learning_rate("one-cycle", 1.0, step, 10, warmup=0.2), 3) for step in (0, 1, 2, 9)]
         [0.5, 1.0, 0.875, 0.0]
         >>> learning_rate("step", 1.0, 0, 10), learning_rate("step", 1.0, 5, 10)

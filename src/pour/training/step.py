@@ -67,7 +67,7 @@ def make_optimizer(
 
 
 def float32_outputs(model: nn.Module, *, enabled: bool = True) -> AbstractContextManager[object]:
-    """Convert the outputs of ``model`` to float32 inside the block, so that losses are computed in float32."""
+    """Convert the outputs of `model` to float32 inside the block, so that losses are computed in float32."""
     if not enabled:
         return contextlib.nullcontext()
     return model.register_forward_hook(lambda _module, _inputs, output: _as_float32(output))
@@ -111,9 +111,9 @@ class TrainingStep:
     model: nn.Module
     """Network on the run's device."""
     optimizer: torch.optim.Optimizer
-    """Optimiser from :func:`make_optimizer`."""
+    """Optimiser from `make_optimizer`."""
     objective: Callable[..., Tensor]
-    """``objective(model, *batch)`` gives the loss."""
+    """`objective(model, *batch)` gives the loss."""
     clip: float | None
     """Largest norm of the gradient."""
     graph: bool
@@ -127,7 +127,7 @@ class TrainingStep:
         self._stream: Any = torch.cuda.Stream() if self.graph else None  # type: ignore[no-untyped-call]
 
     def set_learning_rate(self, lr: float) -> None:
-        """Use ``lr`` from the next step on."""
+        """Use `lr` from the next step on."""
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr * group["lr_factor"])

@@ -105,7 +105,7 @@ class Images:
     def sample(
         self, count: int, run: Run, *, batch_size: int = _EVALUATION_BATCH, alone: bool = True
     ) -> Iterable[tuple[Tensor, Tensor]]:
-        """Return about ``count`` images, evenly over the classes and mixed with the run's seed, or all if fewer.
+        """Return about `count` images, evenly over the classes and mixed with the run's seed, or all if fewer.
 
         Images of a split are drawn at random. The user's batches give the first images of each class. Scenes, which
         show many classes each, come in order.
@@ -130,7 +130,7 @@ class Images:
         return drawn.batches(batch_size, run.torch_device, drop_last=drop_last)
 
     def few(self, count: int = _FEW) -> Tensor:
-        """Return at most ``count`` images without augmentation. Raise UsageError for a source without images.
+        """Return at most `count` images without augmentation. Raise UsageError for a source without images.
 
         Later readings return the same batches as without this call.
         """
@@ -139,12 +139,12 @@ class Images:
         return first_batch(self._source, limit, loader=loader)[0]
 
     def some(self, count: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches of about ``count`` images without augmentation; see :func:`pour.data.samples.some_batches`."""
+        """Yield batches of about `count` images without augmentation; see `pour.data.samples.some_batches`."""
         loader = self._source.batches if isinstance(self._source, UserBatches) else self._source
         return some_batches(self._source, count, size, loader=loader)
 
     def check_unit(self, method: str) -> None:
-        """Warn if the first images are floats outside of [0, 1], which is the range that ``method`` needs."""
+        """Warn if the first images are floats outside of [0, 1], which is the range that `method` needs."""
         images = self.few()
         if not images.is_floating_point():
             return
@@ -196,12 +196,12 @@ class Images:
 
 
 def is_pixelwise(source: object) -> bool:
-    """Return whether ``source`` are indexed samples whose labels belong to pixels, some of which can be hidden."""
+    """Return whether `source` are indexed samples whose labels belong to pixels, some of which can be hidden."""
     return is_indexed(source) and hasattr(type(source), "only")
 
 
 def first_batches(batches: Iterable[tuple[Tensor, Tensor]], limit: int, run: Run) -> list[tuple[Tensor, Tensor]]:
-    """Return the first batches of images in [0, 1] and labels, at most ``limit`` images, on the run's device."""
+    """Return the first batches of images in [0, 1] and labels, at most `limit` images, on the run's device."""
     taken: list[tuple[Tensor, Tensor]] = []
     for images, labels in map(checked_batch, batches):
         taken.append((to_unit(images[:limit].to(run.torch_device)), labels[:limit].to(run.torch_device)))

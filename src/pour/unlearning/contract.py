@@ -36,10 +36,10 @@ def option(default: Any, help: str | None = None, **bounds: float) -> Any:
 
     Args:
         default: Default value.
-        help: One or two sentences for ``--help``.
-        bounds: Limits of the value: ``above`` and ``below`` exclude the limit, ``least`` and ``most`` include it.
+        help: One or two sentences for `--help`.
+        bounds: Limits of the value: `above` and `below` exclude the limit, `least` and `most` include it.
 
-    Example:
+    Examples:
         >>> @dataclass(kw_only=True)
         ... class Halve(Method):
         ...     name = "halve"
@@ -55,9 +55,9 @@ def option(default: Any, help: str | None = None, **bounds: float) -> Any:
 
 
 def declaration(method: type[Method], name: str) -> dict[str, Any]:
-    """Return what a method and its parents declare for an option: ``help`` and ``bounds``.
+    """Return what a method and its parents declare for an option: `help` and `bounds`.
 
-    Example:
+    Examples:
         >>> from pour.methods.pour_p import PourP
         >>> declaration(PourP, "forgotten_logit")["help"][:26]
         'Score of a forgotten class'
@@ -79,7 +79,7 @@ def types_of(method: type[Method]) -> dict[str, Any]:
 class Method(ABC):
     """A way to forget: a dataclass of options that is called on a model.
 
-    The model passed to :meth:`__call__` is a copy that may be changed and returned, or replaced.
+    The model passed to `__call__` is a copy that may be changed and returned, or replaced.
     """
 
     name: ClassVar[str]
@@ -116,7 +116,7 @@ class Method(ABC):
     def stored_options(self) -> dict[str, Any]:
         """Return the options by name as stored results contain them.
 
-        An option of ``newer_options`` is left out at the value given there, and contained at any other value. Results
+        An option of `newer_options` is left out at the value given there, and contained at any other value. Results
         from before the option therefore count as results of the method as it was.
         """
         effective = self.options()

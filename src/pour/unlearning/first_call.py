@@ -1,4 +1,4 @@
-"""Results of every method at its defaults on six ordinary networks, as ``benchmarks/first_call.py`` stored them."""
+"""Results of every method at its defaults on six ordinary networks, as `benchmarks/first_call.py` stored them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FirstCall:
     def __str__(self) -> str:
         """Return the share of the class that is left and the change on the other classes.
 
-        Example:
+        Examples:
             >>> str(FirstCall(networks=6, failed=0, acc_f=41.2, change_acc_r=-2.94))
             '41 % / -2.9'
         """
@@ -50,7 +50,7 @@ class FirstCall:
 def first_call(method: str) -> FirstCall | None:
     """Return the stored result of the method with that name, or None if no result is stored.
 
-    Example:
+    Examples:
         >>> first_call("somebody's") is None
         True
     """

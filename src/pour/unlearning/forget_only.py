@@ -43,9 +43,9 @@ class ForgetOnlyMethod(IterativeMethod):
 
     They are one setting for every method: SGD with momentum 0.9 at a constant 1e-4 (5e-5 on CIFAR-100), batches of
     128, 20 epochs, no weight decay. They let the statistics of BatchNorm follow the forget images, which costs each of
-    these methods several points of accuracy. Here the statistics are frozen unless ``batch_norm="train"``.
+    these methods several points of accuracy. Here the statistics are frozen unless `batch_norm="train"`.
 
-    With ``anchor="views"`` the loss has a second term on transformed copies of the forget images. Without it no copies
+    With `anchor="views"` the loss has a second term on transformed copies of the forget images. Without it no copies
     are made, and no random numbers are drawn for them.
     """
 
@@ -71,17 +71,17 @@ class ForgetOnlyMethod(IterativeMethod):
         distance: Callable[..., Tensor] | None = None,
         **changes: Any,
     ) -> TrainingLog:
-        """Train ``model`` on forget images, and on their transformed copies if ``anchor`` is views.
+        """Train `model` on forget images, and on their transformed copies if `anchor` is views.
 
         Args:
             model: Network to train.
-            objective: Loss of a batch, ``objective(model, images, labels)``.
+            objective: Loss of a batch, `objective(model, images, labels)`.
             request: Forget images.
             run: Seed and device.
             batches: Batches of forget images; by default shuffled batches of the request.
-            teacher: Frozen copy of the original; by default a copy of ``model``.
-            distance: Loss on copies, ``distance(model, copies, labels)``; by default :func:`masked_divergence`.
-            changes: Further arguments of :meth:`train`.
+            teacher: Frozen copy of the original; by default a copy of `model`.
+            distance: Loss on copies, `distance(model, copies, labels)`; by default `masked_divergence`.
+            changes: Further arguments of `train`.
 
         Raises:
             UsageError: Copies were requested, and the inputs are not images.
@@ -104,7 +104,7 @@ class ForgetOnlyMethod(IterativeMethod):
 def masked_divergence(teacher: nn.Module, classes: Collection[int]) -> Callable[..., Tensor]:
     """Return the loss KL(p || softmax l_s(x')) of a student on copies x', averaged over images or pixels.
 
-    The target p is the softmax of the teacher's scores without ``classes``, as in DELETE. If the student has more
+    The target p is the softmax of the teacher's scores without `classes`, as in DELETE. If the student has more
     classes than the teacher, the further scores are ignored.
 
     Args:
@@ -137,7 +137,7 @@ def forgotten_classes(model: nn.Module, request: Granted) -> tuple[int, ...]:
 def forget_accuracy(
     model: nn.Module, request: Granted, run: Run, *, batches: Iterable[tuple[Tensor, Tensor]] | None = None
 ) -> float:
-    """Return the share of un-augmented forget images, or of their labelled pixels, that ``model`` classifies rightly.
+    """Return the share of un-augmented forget images, or of their labelled pixels, that `model` classifies rightly.
 
     Args:
         model: Classifier or segmentation network.

@@ -79,7 +79,7 @@ class IterativeMethod(Method):
         return ({name: half}, {name: whole}) if half < whole else ({name: whole}, {name: 2 * whole})
 
     def as_recipe(self, **changes: Any) -> Recipe:
-        """Return the options as a training recipe, with ``changes`` of its fields."""
+        """Return the options as a training recipe, with `changes` of its fields."""
         names = ("name", "lr", "epochs", "steps", "batch_size", "optimizer", "momentum", "weight_decay", "schedule")
         options = {name: getattr(self, name) for name in (*names, "augment")}
         return Recipe(**(options | {"nesterov": False} | changes))
@@ -90,7 +90,7 @@ class IterativeMethod(Method):
         Args:
             run: Seed and device.
             sources: Images.
-            sizes: Number of images per batch of each source; by default ``batch_size``.
+            sizes: Number of images per batch of each source; by default `batch_size`.
         """
         sized = zip(sources, sizes or [self.batch_size] * len(sources), strict=True)
         return [
@@ -99,7 +99,7 @@ class IterativeMethod(Method):
         ]
 
     def optimizer_for(self, model: nn.Module, run: Run, **changes: Any) -> torch.optim.Optimizer:
-        """Return an optimiser for several calls of :meth:`train`. Move ``model`` to the device.
+        """Return an optimiser for several calls of `train`. Move `model` to the device.
 
         Args:
             model: Network to train.
@@ -121,16 +121,16 @@ class IterativeMethod(Method):
         optimizer: torch.optim.Optimizer | None = None,
         **changes: Any,
     ) -> TrainingLog:
-        """Train ``model`` in place with the options as they are, or as changed, and log the losses.
+        """Train `model` in place with the options as they are, or as changed, and log the losses.
 
         Args:
             model: Network to train.
-            batches: Batches from :meth:`loaders`, or any sized iterable of tuples.
-            objective: Loss of a batch, ``objective(model, *batch)``.
+            batches: Batches from `loaders`, or any sized iterable of tuples.
+            objective: Loss of a batch, `objective(model, *batch)`.
             run: Seed, device, precision and progress bar.
-            lr_factor: Factor of the learning rate by parameter name, see :func:`pour.training.fit`.
-            rate: Learning rate of a step, see :func:`pour.training.fit`.
-            optimizer: Optimiser that keeps its momentum over several calls, see :func:`pour.training.fit`.
+            lr_factor: Factor of the learning rate by parameter name, see `pour.training.fit`.
+            rate: Learning rate of a step, see `pour.training.fit`.
+            optimizer: Optimiser that keeps its momentum over several calls, see `pour.training.fit`.
             changes: Fields of the recipe to replace.
         """
         log = fit(

@@ -23,7 +23,7 @@ MethodT = TypeVar("MethodT", bound=type[Method])
 
 @dataclass(frozen=True, kw_only=True)
 class MethodInfo:
-    """Description of a method in :func:`list_methods`."""
+    """Description of a method in `list_methods`."""
 
     name: str
     """Name in the registry and on the command line."""
@@ -40,7 +40,7 @@ class MethodInfo:
 
 
 def register(method: MethodT) -> MethodT:
-    """Class decorator: register a method under its ``name``. Raise UsageError if the class is no valid method."""
+    """Class decorator: register a method under its `name`. Raise UsageError if the class is no valid method."""
     if not isinstance(method, type) or not issubclass(method, Method):
         raise UsageError(f"A method is a subclass of pour.unlearning.Method, not {method!r}.")
     for attribute in ("name", "paper"):
@@ -59,7 +59,7 @@ def register(method: MethodT) -> MethodT:
 
 @cache
 def _built_in() -> dict[str, str]:
-    """Return the module of each method of this package. The file ``pour_d.py`` contains the method ``pour-d``."""
+    """Return the module of each method of this package. The file `pour_d.py` contains the method `pour-d`."""
     package = importlib.import_module(_PACKAGE)
     names = [module.name for module in pkgutil.iter_modules(package.__path__)]
     return {name.replace("_", "-"): f"{_PACKAGE}.{name}" for name in names}
@@ -73,7 +73,7 @@ def _all_methods() -> dict[str, type[Method]]:
 
 
 def get_method(name: str) -> type[Method]:
-    """Return the class of the method ``name``, and import only its module. Raise UsageError for an unknown name."""
+    """Return the class of the method `name`, and import only its module. Raise UsageError for an unknown name."""
     if name not in _METHODS and name in _built_in():
         importlib.import_module(_built_in()[name])
     if name in _METHODS:
@@ -88,7 +88,7 @@ def get_method(name: str) -> type[Method]:
 def list_methods() -> list[MethodInfo]:
     """Return every method: its name, what it does, the data it needs, its cost, its paper and its first call.
 
-    Example:
+    Examples:
         >>> [info.needs for info in list_methods() if info.name == "pour-d"]
         [('forget',)]
     """

@@ -49,10 +49,10 @@ class AccessError(PourError):
 class ForgetRequest:
     """Classes to forget, and the data that may be used for it.
 
-    ``forget``, ``retain`` and ``validation`` are samples with an index, such as a split, scenes or a torch dataset, or
+    `forget`, `retain` and `validation` are samples with an index, such as a split, scenes or a torch dataset, or
     batches of (images, labels), such as a DataLoader.
 
-    Example:
+    Examples:
         >>> request = ForgetRequest(classes=[0])
         >>> request.grant(("forget",), name="some-method").forget
         Traceback (most recent call last):
@@ -86,7 +86,7 @@ class ForgetRequest:
     def of(
         cls, splits: Splits, *, build: Callable[[], nn.Module] | None = None, recipe: Recipe | str | None = None
     ) -> ForgetRequest:
-        """Return the request to forget the classes of ``splits``, with all its training data."""
+        """Return the request to forget the classes of `splits`, with all its training data."""
         return cls(
             classes=list(splits.forgotten),
             forget=splits.forget_train,
@@ -102,7 +102,7 @@ class ForgetRequest:
     def of_scenes(cls, scenes: Scenes, classes: Sequence[int]) -> ForgetRequest:
         """Return the request to forget classes of a segmentation network, from training scenes that may show them.
 
-        It contains only scenes that show one of ``classes``, and hides the labels of all other pixels.
+        It contains only scenes that show one of `classes`, and hides the labels of all other pixels.
         """
         return cls(classes=list(classes), forget=scenes.containing(classes).only(classes))
 
@@ -118,7 +118,7 @@ class ForgetRequest:
         return next((images.image_shape[2] for images in splits), None)
 
     def first_images(self, count: int, needs: Collection[Need] = ()) -> Tensor | None:
-        """Return at most ``count`` images of the request, or None if it has none.
+        """Return at most `count` images of the request, or None if it has none.
 
         Args:
             count: Largest number of images.
@@ -142,7 +142,7 @@ class ForgetRequest:
         return None
 
     def without(self, classes: Collection[int]) -> ForgetRequest:
-        """Return the request without images of ``classes`` to retain or to validate on; loaders stay as they are."""
+        """Return the request without images of `classes` to retain or to validate on; loaders stay as they are."""
 
         def others(images: Any) -> Any:
             samples = None if images is None else as_samples(images)
@@ -185,8 +185,8 @@ class ForgetRequest:
 def _showing(source: Any, classes: Collection[int]) -> Any:
     """Return samples with several labels each as methods read them; other images stay as they are.
 
-    Only images that show one of ``classes`` are returned. In a scene, all other pixels become void. An image with
-    several classes gets one label, the first of ``classes`` that it shows.
+    Only images that show one of `classes` are returned. In a scene, all other pixels become void. An image with
+    several classes gets one label, the first of `classes` that it shows.
     """
     if is_pixelwise(source):
         return source.containing(classes).only(classes)
@@ -217,7 +217,7 @@ class Granted:
 
     @property
     def classes(self) -> ClassRequest:
-        """Classes to forget; a method that :func:`pour.unlearn` calls gets their indices."""
+        """Classes to forget; a method that `pour.unlearn` calls gets their indices."""
         return self._request.classes
 
     @property

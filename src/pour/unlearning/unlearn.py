@@ -52,7 +52,7 @@ _OF_SPLITS = ("batch_size", "forget_batch_size", "augment")
 def make_method(name: str, **options: Any) -> Method:
     """Return a method with its options. Raise UsageError for an unknown option.
 
-    Example:
+    Examples:
         >>> make_method("pour-p", forgotten_logit="keep")
         PourP(forgotten_logit='keep', direction='auto')
         >>> make_method("pour-p", forgoten_logit="keep")
@@ -79,7 +79,7 @@ def request_of(
     build: Callable[[], nn.Module] | None = None,
     seed: int = 0,
 ) -> ForgetRequest:
-    """Return the request to forget classes of a dataset, with a fresh model if the file of ``model`` names its network.
+    """Return the request to forget classes of a dataset, with a fresh model if the file of `model` names its network.
 
     Images of classes that the model forgot earlier are left out, because they would teach these classes again.
 
@@ -91,7 +91,7 @@ def request_of(
             held out.
         model: The original.
         recipe: Recipe with which the original was trained, or its name.
-        build: Function that returns a fresh network, if the file of ``model`` does not name one.
+        build: Function that returns a fresh network, if the file of `model` does not name one.
         seed: Seed of the held-out samples.
     """
     classes = task.classes(dataset, forget)
@@ -126,7 +126,7 @@ def unlearn(
     force: bool = False,
     **options: Any,
 ) -> nn.Module:
-    """Return a copy of ``model`` that has forgotten some classes; ``model`` itself is never changed.
+    """Return a copy of `model` that has forgotten some classes; `model` itself is never changed.
 
     Pass either a request, or the classes and the data from which a request is made.
 
@@ -135,14 +135,14 @@ def unlearn(
         request: Classes to forget, and the data that may be used.
         classes: Indices or names of the classes to forget.
         forget: Training images of these classes: a DataLoader or another iterable of batches, a torch dataset, a split
-            or scenes. A batch is a pair of images and labels or has both by name, such as ``pixel_values``, ``labels``.
+            or scenes. A batch is a pair of images and labels or has both by name, such as `pixel_values`, `labels`.
         retain: Training images of the other classes.
         validation: Images that were not trained on.
         build: Function that returns a freshly initialised model of the same architecture.
         recipe: Recipe with which the original was trained, or its name; for retraining.
-        method: Name from :func:`pour.list_methods`, or a method with its options.
+        method: Name from `pour.list_methods`, or a method with its options.
         seed: Fixes everything random.
-        device: Device of the computation, by default the GPU if there is one. The result is on the device of ``model``.
+        device: Device of the computation, by default the GPU if there is one. The result is on the device of `model`.
         precision: fp32 or bf16; by default bf16 on a GPU that has it.
         progress: Show a progress bar.
         compile: Compile the encoder that an iterative method trains. It pays on a GPU for long runs, or for many runs
@@ -155,12 +155,12 @@ def unlearn(
         options: Options of the method, if it is given by name.
 
     Returns:
-        The unlearned model in evaluation mode. :func:`pour.history` lists its requests.
+        The unlearned model in evaluation mode. `pour.history` lists its requests.
 
     Raises:
         UsageError: The model, the request and the method do not fit together.
 
-    Example:
+    Examples:
         >>> import torch, pour
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
         >>> forgotten = pour.unlearn(model, classes=[0], method="pour-p", device="cpu")
@@ -194,9 +194,9 @@ def carry_out(
     example: Example | None = None,
     force: bool | None = None,
 ) -> nn.Module:
-    """Call :func:`unlearn` with a method and a run. The result does not contain earlier log entries of the run.
+    """Call `unlearn` with a method and a run. The result does not contain earlier log entries of the run.
 
-    Without ``force`` the original is not checked, because the caller has trained it.
+    Without `force` the original is not checked, because the caller has trained it.
     """
     if not isinstance(request, ForgetRequest):
         raise UsageError(
@@ -283,7 +283,7 @@ def carry_out(
 def _check_original(
     model: nn.Module, granted: Granted, classes: Collection[int], names: Sequence[str], run: Run, *, force: bool
 ) -> tuple[str, ...]:
-    """Check that ``model`` recognises images of the request; return the notes."""
+    """Check that `model` recognises images of the request; return the notes."""
     needs: tuple[Need, ...] = ("forget", "retain")
     sides = [getattr(granted, need) for need in needs if granted.has(need)]
     return check_request(model, [side.some for side in sides], classes=classes, names=names, run=run, force=force)
@@ -310,7 +310,7 @@ def _head(
 
 
 def _is_found(model: nn.Module, head: Head) -> bool:
-    """Return whether ``head`` is found without a name and without images."""
+    """Return whether `head` is found without a name and without images."""
     try:
         return find_head(model).names == head.names
     except UsageError:

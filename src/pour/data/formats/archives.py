@@ -1,4 +1,4 @@
-"""Reading archives in memory: tar files, folders of the same files, and ``.npz``."""
+"""Reading archives in memory: tar files, folders of the same files, and `.npz`."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def read_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
-    """Return the bytes of the files ``names`` in a folder or a tar archive, by file name.
+    """Return the bytes of the files `names` in a folder or a tar archive, by file name.
 
-    Nothing is written to disk, so names such as ``../x`` in an archive have no effect. A gzipped archive is read to
+    Nothing is written to disk, so names such as `../x` in an archive have no effect. A gzipped archive is read to
     its end, because its checksum is there.
 
     Raises:
@@ -74,10 +74,10 @@ def read_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Return all arrays of a ``.npz`` file. Arrays of Python objects are refused.
+    """Return all arrays of a `.npz` file. Arrays of Python objects are refused.
 
     Raises:
-        UsageError: The file is truncated, damaged, no ``.npz`` file, or contains pickled objects.
+        UsageError: The file is truncated, damaged, no `.npz` file, or contains pickled objects.
     """
     with _reading(path):
         opened = np.load(path, allow_pickle=False)
@@ -88,7 +88,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_array(path: Path) -> NDArray[Any]:
-    """Return the array in a ``.npy`` file. Arrays of Python objects are refused."""
+    """Return the array in a `.npy` file. Arrays of Python objects are refused."""
     with _reading(path):
         stored = np.load(path, allow_pickle=False)
     if not isinstance(stored, np.ndarray):
@@ -97,7 +97,7 @@ def read_array(path: Path) -> NDArray[Any]:
 
 
 def check_digest(path: Path, checksum: str) -> None:
-    """Raise unless ``path`` has the given ``algorithm:hex`` checksum."""
+    """Raise unless `path` has the given `algorithm:hex` checksum."""
     algorithm, _, expected = checksum.partition(":")
     with path.open("rb") as file:
         actual = hashlib.file_digest(file, algorithm).hexdigest()
@@ -109,9 +109,9 @@ def check_digest(path: Path, checksum: str) -> None:
 
 
 def unpack_tar(archive: Path, target: Path, keep: Callable[[PurePosixPath], bool]) -> None:
-    """Unpack what ``keep`` accepts of an uncompressed ``archive`` into the new folder ``target``, or nothing at all.
+    """Unpack what `keep` accepts of an uncompressed `archive` into the new folder `target`, or nothing at all.
 
-    ``keep`` sees each member's path; links, devices and paths that lead out of the folder are passed over.
+    `keep` sees each member's path; links, devices and paths that lead out of the folder are passed over.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))

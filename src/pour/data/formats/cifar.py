@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: the official archives and folders, one ``.npz``, or a folder of mosaics."""
+"""CIFAR-10 and CIFAR-100: the official archives and folders, one `.npz`, or a folder of mosaics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PIXELS = 3 * _SIDE * _SIDE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CifarFormat:
-    """Files of one of the two datasets, from ``cifar.toml``."""
+    """Files of one of the two datasets, from `cifar.toml`."""
 
     info: DatasetInfo
     places: Sequence[str]
@@ -51,13 +51,13 @@ CIFAR10, CIFAR100 = (CifarFormat(info=official(name), **layout) for name, layout
 
 
 def find_cifar(root: Path, cifar: CifarFormat) -> Path | None:
-    """Return the first file or folder under ``root`` that holds the dataset, ``root`` itself included."""
+    """Return the first file or folder under `root` that holds the dataset, `root` itself included."""
     named = (folder / place for folder in (root, root / cifar.info.name) for place in cifar.places)
     return next((path for path in (root, *named) if _kind(path, cifar)), None)
 
 
 def read_cifar(path: Path, cifar: CifarFormat) -> ImageDataset:
-    """Return the dataset stored at ``path``, whichever form it has.
+    """Return the dataset stored at `path`, whichever form it has.
 
     Raises:
         UsageError: It is incomplete, altered, of the wrong size, or holds foreign pickled objects.

@@ -20,7 +20,7 @@ def read_digits() -> ImageDataset:
 
     No seed and no version of numpy changes this split.
 
-    Example:
+    Examples:
         >>> data = read_digits()
         >>> data.image_shape, len(data.splits["train"]), len(data.splits["test"])
         ((8, 8, 1), 1442, 355)

@@ -22,10 +22,10 @@ _HEADERS_PER_TASK = 64
 
 
 def read_folder(path: Path, *, size: int | None = None) -> ImageDataset:
-    """Return the images under ``path`` as a dataset. Images are decoded when they are read.
+    """Return the images under `path` as a dataset. Images are decoded when they are read.
 
-    Either ``path/train/CLASS/image`` and ``path/test/CLASS/image`` (or ``val``, where there is no ``test``), where
-    further folders beside the two are extra test sets, or ``path/CLASS/image``, of which a fifth of each class is set
+    Either `path/train/CLASS/image` and `path/test/CLASS/image` (or `val`, where there is no `test`), where
+    further folders beside the two are extra test sets, or `path/CLASS/image`, of which a fifth of each class is set
     apart for testing. Which fifth depends on the file names alone, so that it stays the same when images are added
     elsewhere.
 
@@ -84,7 +84,7 @@ def _given_splits(path: Path) -> tuple[list[str], _Files]:
 
 
 def _test_folder(path: Path) -> Path:
-    """Return the folder of test images; ImageNet and similar sets have labels only for ``val``."""
+    """Return the folder of test images; ImageNet and similar sets have labels only for `val`."""
     return path / "test" if (path / "test").is_dir() or not (path / "val").is_dir() else path / "val"
 
 

@@ -83,7 +83,7 @@ def check_image(image: Any, path: Path) -> None:
 
 
 def read_pixels(path: Path, *, grey: bool = False, size: int | None = None) -> ImageArray:
-    """Return an image file as uint8, (height, width, 3), or (height, width, 1) if ``grey``.
+    """Return an image file as uint8, (height, width, 3), or (height, width, 1) if `grey`.
 
     Args:
         path: File of the image.

@@ -1,4 +1,4 @@
-"""The two-dimensional MedMNIST sets: small medical images in one ``.npz`` file each."""
+"""The two-dimensional MedMNIST sets: small medical images in one `.npz` file each."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MEDMNIST = {name: official(name) for name in official_names("medmnist")}
 
 
 def find_medmnist(root: Path, name: str) -> Path | None:
-    """Return the ``.npz`` file or the folder of mosaics of the set ``name`` under ``root``."""
+    """Return the `.npz` file or the folder of mosaics of the set `name` under `root`."""
     file = next((path for path in (root / f"{name}.npz", root / name / f"{name}.npz") if path.is_file()), None)
     return file or (root / name if is_mosaic(root / name) else None)
 
 
 def read_medmnist(path: Path, name: str) -> ImageDataset:
-    """Return the set ``name`` stored at ``path``.
+    """Return the set `name` stored at `path`.
 
-    PathMNIST's ``val`` comes from the clinics of the training images and is the test split here; its ``test`` comes
-    from another clinic and is the split ``external``. In the other sets ``test`` is the test split and ``val`` is kept
+    PathMNIST's `val` comes from the clinics of the training images and is the test split here; its `test` comes
+    from another clinic and is the split `external`. In the other sets `test` is the test split and `val` is kept
     under its own name.
     """
     if path.is_dir():

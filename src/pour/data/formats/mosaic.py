@@ -1,7 +1,7 @@
 """Images in lossless mosaics with 50 images per row: a compact folder for small images.
 
-``train_00.webp``, ``train_01.webp``, ... hold the images of the training split in order, row by row;
-``train_labels.npy`` their labels; an optional ``classes.json`` the class names. Other splits go by their own names.
+`train_00.webp`, `train_01.webp`, ... hold the images of the training split in order, row by row;
+`train_labels.npy` their labels; an optional `classes.json` the class names. Other splits go by their own names.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _LABELS = "_labels.npy"
 
 
 def is_mosaic(folder: Path) -> bool:
-    """Return whether ``folder`` contains mosaics."""
+    """Return whether `folder` contains mosaics."""
     return (folder / f"train{_LABELS}").is_file()
 
 
 def read_mosaic(folder: Path) -> dict[str, ImageSplit]:
-    """Return the splits in ``folder`` by name.
+    """Return the splits in `folder` by name.
 
     Raises:
         UsageError: A page is missing or damaged, or does not have 50 square images per row.
@@ -41,7 +41,7 @@ def read_mosaic(folder: Path) -> dict[str, ImageSplit]:
 
 
 def read_class_names(folder: Path) -> tuple[str, ...] | None:
-    """Return the names in ``classes.json``, or None where there is no such file."""
+    """Return the names in `classes.json`, or None where there is no such file."""
     file = folder / "classes.json"
     return read(tuple[str, ...], file) if file.is_file() else None
 

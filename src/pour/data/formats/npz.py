@@ -1,4 +1,4 @@
-"""Datasets in one ``.npz`` file: ``train_x, train_y, test_x, test_y``, or MedMNIST's ``train_images, train_labels``."""
+"""Datasets in one `.npz` file: `train_x, train_y, test_x, test_y`, or MedMNIST's `train_images, train_labels`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SUFFIXES = (("_x", "_y"), ("_images", "_labels"))
 
 
 def read_npz_splits(path: Path) -> tuple[dict[str, ImageSplit], tuple[str, ...] | None]:
-    """Return the splits in a ``.npz`` file by name, and its class names where it has an array ``classes``.
+    """Return the splits in a `.npz` file by name, and its class names where it has an array `classes`.
 
     Images are n x h x w x c or, if grey, n x h x w; labels are n or n x 1. Pairs under further names
-    (``external_x, external_y``) become extra splits.
+    (`external_x, external_y`) become extra splits.
     """
     arrays = read_npz(path)
     splits: dict[str, ImageSplit] = {}
@@ -46,7 +46,7 @@ def read_npz_splits(path: Path) -> tuple[dict[str, ImageSplit], tuple[str, ...] 
 
 
 def read_npz_dataset(path: Path) -> ImageDataset:
-    """Return the dataset in a ``.npz`` file. Without names in the file, classes have their labels as names."""
+    """Return the dataset in a `.npz` file. Without names in the file, classes have their labels as names."""
     splits, stored = read_npz_splits(path)
     return ImageDataset(name=path.stem, classes=stored or numbered_names(splits), splits=splits)
 

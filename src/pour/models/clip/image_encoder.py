@@ -16,13 +16,13 @@ class ImageTextEncoder(nn.Module):
     """The image tower of a CLIP-style pair. The text tower is a frozen sentence encoder and no part of this module.
 
     Images (N, C, H, W) in [0, 1] in, embeddings (N, d) out, not normalised, like the output of CLIP's
-    ``visual_projection``.
+    `visual_projection`.
 
     Args:
         width_of_text: Width d of the text embeddings.
-        resnet: Options of :class:`~pour.models.networks.resnet.ResNet`: width, blocks, in_channels, mean, std.
+        resnet: Options of `ResNet`: width, blocks, in_channels, mean, std.
 
-    Example:
+    Examples:
         >>> import torch
         >>> ImageTextEncoder(384, width=8, blocks=(1, 1))(torch.rand(2, 3, 32, 32)).shape
         torch.Size([2, 384])
@@ -45,5 +45,5 @@ class ImageTextEncoder(nn.Module):
         return embedding
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute the embeddings, as :meth:`encode_image` does."""
+        """Compute the embeddings, as `encode_image` does."""
         return self.encode_image(images)

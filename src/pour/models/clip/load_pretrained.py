@@ -22,8 +22,8 @@ def load_dual(name: str) -> tuple[nn.Module, TextEncoder]:
     """Return a dual encoder with its weights, and a text encoder that uses its text tower.
 
     Args:
-        name: ``hf:FOLDER`` or ``hf:NAME`` of the hub, for CLIP and SigLIP models of transformers; or
-            ``open_clip:ARCH@WEIGHTS``, with a file or a tag of open_clip as WEIGHTS.
+        name: `hf:FOLDER` or `hf:NAME` of the hub, for CLIP and SigLIP models of transformers; or
+            `open_clip:ARCH@WEIGHTS`, with a file or a tag of open_clip as WEIGHTS.
 
     Raises:
         UsageError: The library is not installed, or cannot open such a dual encoder.

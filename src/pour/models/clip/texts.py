@@ -51,7 +51,7 @@ class TextEncoder(Protocol):
     """A function from n texts to an (n, d) tensor."""
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """Return the embeddings (n, d) of ``texts``, in any scale."""
+        """Return the embeddings (n, d) of `texts`, in any scale."""
         ...
 
 
@@ -59,7 +59,7 @@ class TextEncoder(Protocol):
 class TextTable:
     """Embeddings of a fixed list of texts: a text encoder that needs no installed network.
 
-    Example:
+    Examples:
         >>> table = TextTable(("a cat", "a dog"), torch.eye(2))
         >>> table(["a dog"])
         tensor([[0., 1.]])
@@ -92,12 +92,12 @@ class TextTable:
 
     @classmethod
     def encode(cls, encoder: TextEncoder, texts: Sequence[str], *, name: str = "") -> TextTable:
-        """Compute the embeddings of ``texts``, each once."""
+        """Compute the embeddings of `texts`, each once."""
         once = tuple(dict.fromkeys(texts))
         return cls(once, encoder(once).detach().float().cpu(), name)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the table as ``.npz``."""
+        """Write the table as `.npz`."""
         target = Path(path)
         with atomic_path(target) as temporary, temporary.open("wb") as file:
             rows = self.embeddings.detach().float().cpu().numpy()
@@ -106,7 +106,7 @@ class TextTable:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TextTable:
-        """Read a file of :meth:`save`. Nothing in it is unpickled."""
+        """Read a file of `save`. Nothing in it is unpickled."""
         source = existing_file(path, "file of text embeddings")
         stored = read_npz(source)
         if missing := {"texts", "embeddings", "encoder"} - stored.keys():
@@ -122,7 +122,7 @@ def _key(text: str) -> str:
 def prompts_of(names: Sequence[str], templates: Sequence[str]) -> list[str]:
     """Return every template filled with every name, template by template. Underscores in names become spaces.
 
-    Example:
+    Examples:
         >>> prompts_of(["sweet_pepper"], ["a photo of a {}."])
         ['a photo of a sweet pepper.']
     """
@@ -139,10 +139,10 @@ def prompt_embeddings(
     Args:
         encode: Text encoder.
         names: Class names or concepts.
-        templates: Sentences with ``{}`` for the name; ``("{}",)`` embeds the names alone.
+        templates: Sentences with `{}` for the name; `("{}",)` embeds the names alone.
         average: Whether the templates are averaged: (names, d). Otherwise (templates, names, d).
 
-    Example:
+    Examples:
         >>> table = TextTable(("a cat", "one cat"), torch.tensor([[2.0, 0.0], [0.0, 3.0]]))
         >>> prompt_embeddings(table, ["cat"], ["a {}", "one {}"])
         tensor([[0.7071, 0.7071]])
@@ -160,7 +160,7 @@ def prompt_embeddings(
 
 
 def in_parts(encode: Callable[[list[str]], Tensor]) -> TextEncoder:
-    """Return a text encoder that calls ``encode`` without gradients on at most 256 texts at once."""
+    """Return a text encoder that calls `encode` without gradients on at most 256 texts at once."""
 
     @torch.no_grad()
     def encode_all(texts: Sequence[str]) -> Tensor:

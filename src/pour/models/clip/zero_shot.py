@@ -24,7 +24,7 @@ __all__ = ["TextHead", "ZeroShotClassifier", "zero_shot_classifier"]
 
 
 class TextHead(RowLayer):
-    r"""A head of text embeddings: ``scale * cos(z, t_c) + b_c`` for each class c.
+    r"""A head of text embeddings: `scale * cos(z, t_c) + b_c` for each class c.
 
     Embeddings (N, d) in, not normalised, scores (N, C) out. Texts and biases are fixed. The bias is the same for all
     classes that are not masked. The scale is a parameter, which training of the image encoder learns.
@@ -34,7 +34,7 @@ class TextHead(RowLayer):
         scale: Factor of the cosines.
         bias: Number that is added to every score.
 
-    Example:
+    Examples:
         >>> TextHead(torch.eye(2), scale=10.0)(torch.tensor([[3.0, 4.0]])).detach().round()
         tensor([[6., 8.]])
     """
@@ -64,19 +64,19 @@ class ZeroShotClassifier(nn.Module):
     """A dual encoder as a classifier: images (N, C, H, W) in [0, 1] in, one score per text out.
 
     All functions for classifiers accept it: its head is the matrix of texts, and its features are the image embeddings
-    before they are normalised. ``model`` is the encoder itself. Folding a forgotten classifier makes the encoder
+    before they are normalised. `model` is the encoder itself. Folding a forgotten classifier makes the encoder
     forget.
 
     Args:
         model: The dual encoder, or its image tower.
-        text: (C, d) embeddings of the classes' texts, see :func:`pour.models.prompt_embeddings`.
+        text: (C, d) embeddings of the classes' texts, see `pour.models.prompt_embeddings`.
         mean: Channel means that the encoder expects; None if it normalises by itself.
         std: Channel deviations.
         image_size: The only size that the encoder takes, or None.
         scale: Factor of the cosines.
         bias: Number that is added to every score.
 
-    Example:
+    Examples:
         >>> "image_size=64" in repr(ZeroShotClassifier(nn.Identity(), torch.eye(2), image_size=64))
         True
     """
@@ -119,7 +119,7 @@ class ZeroShotClassifier(nn.Module):
         return scores
 
     def extra_repr(self) -> str:
-        """Return the input size for ``print(model)``, which also names the network in a cache of features."""
+        """Return the input size for `print(model)`, which also names the network in a cache of features."""
         return f"image_size={self.image_size}"
 
     def set_text(self, text: Tensor, *, class_names: Sequence[str] | None = None) -> None:
@@ -145,12 +145,12 @@ def zero_shot_classifier(
     """Make a classifier of a dual encoder, with the normalisation, image size and scale of its library.
 
     Args:
-        model: transformers' ``CLIPModel`` or ``SiglipModel``, a model of open_clip, or an ``ImageTextEncoder``. It is
+        model: transformers' `CLIPModel` or `SiglipModel`, a model of open_clip, or an `ImageTextEncoder`. It is
             not copied.
         text: (C, d) embeddings of the classes' prompts.
         class_names: Names of the classes, in the order of the rows.
 
-    Example:
+    Examples:
         >>> from pour.models.clip.image_encoder import ImageTextEncoder
         >>> encoder = ImageTextEncoder(4, width=4, blocks=(1,))
         >>> zero_shot_classifier(encoder, torch.eye(4)[:3])(torch.rand(2, 3, 8, 8)).shape

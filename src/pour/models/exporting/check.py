@@ -112,7 +112,7 @@ def check_onnx(file: Path, reference: Reference) -> str:
 
 
 def check_transformers(folder: Path, network: nn.Module, reference: Reference) -> str:
-    """Load a folder with ``from_pretrained`` in a process without pour. Return what was compared."""
+    """Load a folder with `from_pretrained` in a process without pour. Return what was compared."""
     with tempfile.TemporaryDirectory(prefix="pour-export-") as name:
         job: dict[str, Any] = {"kind": "transformers"}
         why_not = _write_class(Path(name), type(network), job)
@@ -160,7 +160,7 @@ def _run(folder: Path, file: Path, job: Mapping[str, Any], reference: Reference)
 
 @torch.no_grad()
 def _write_class(folder: Path, content: nn.Module | type, job: dict[str, Any]) -> str | None:
-    """Write a class, or a network without weights, for the other process, and the files of the classes to ``job``.
+    """Write a class, or a network without weights, for the other process, and the files of the classes to `job`.
 
     Returns:
         Why the other process would not find a class, or None.

@@ -66,16 +66,16 @@ def export(
     normalization: Normalization | None = None,
     overwrite: bool = False,
 ) -> Export:
-    """Write ``model`` for code without pour. A process that cannot import pour loads it before it is in place.
+    """Write `model` for code without pour. A process that cannot import pour loads it before it is in place.
 
-    The ending of ``path`` sets the format:
+    The ending of `path` sets the format:
 
-    - ``.safetensors``, ``.pt`` or ``.pth``: the state dict of the network that forgot. A projector is folded into the
-      head, and the names are those of the network, so that its ``load_state_dict`` takes them.
-    - ``.onnx``: a graph with any batch size. A projector that cannot be folded stays in it.
-    - any other name: a folder that ``from_pretrained`` of transformers loads.
+    - `.safetensors`, `.pt` or `.pth`: the state dict of the network that forgot. A projector is folded into the
+      head, and the names are those of the network, so that its `load_state_dict` takes them.
+    - `.onnx`: a graph with any batch size. A projector that cannot be folded stays in it.
+    - any other name: a folder that `from_pretrained` of transformers loads.
 
-    The other process loads the result, and its outputs are compared with those of ``model``. If they differ, nothing is
+    The other process loads the result, and its outputs are compared with those of `model`. If they differ, nothing is
     written.
 
     Args:
@@ -83,16 +83,16 @@ def export(
         path: File or folder.
         example: A small batch of inputs on which outputs are compared. By default images are drawn at random, of the
             size that the model records.
-        normalization: For a :class:`~pour.models.NormalizedModel`: "inside" exports it as a whole (only ONNX, the
+        normalization: For a `NormalizedModel`: "inside" exports it as a whole (only ONNX, the
             default there), "outside" the network inside, whose images must then be normalised before.
         overwrite: Replace an existing file, or the files of an existing folder.
 
     Raises:
         UsageError: The path exists, the model does not fit the format, its projector cannot be folded, or no size of
             images is known.
-        PourError: The file cannot be written, or does not give the outputs of ``model`` without pour.
+        PourError: The file cannot be written, or does not give the outputs of `model` without pour.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -242,7 +242,7 @@ def _normalises(model: nn.Module) -> bool:
 
 @contextlib.contextmanager
 def _in_place(target: Path) -> Iterator[None]:
-    """Turn the part of a sentence that a check raises into a sentence about ``target``."""
+    """Turn the part of a sentence that a check raises into a sentence about `target`."""
     try:
         yield
     except CheckError as error:
@@ -251,7 +251,7 @@ def _in_place(target: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _staged(target: Path) -> Iterator[Path]:
-    """Yield a new folder, whose files are moved to ``target`` if the block succeeds."""
+    """Yield a new folder, whose files are moved to `target` if the block succeeds."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", suffix=".part", dir=target.parent) as name:
         staged = Path(name) / target.name
@@ -264,7 +264,7 @@ def _staged(target: Path) -> Iterator[Path]:
 
 
 def _write_state(network: nn.Module, path: Path, kind: str) -> None:
-    """Write the state dict of ``network``, and read it again. Raise CheckError if it holds other tensors."""
+    """Write the state dict of `network`, and read it again. Raise CheckError if it holds other tensors."""
     # Tied tensors are written once for each name, because load_state_dict asks for every name.
     state = {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -291,7 +291,7 @@ class _Scores(nn.Module):
 
 
 def _write_onnx(network: nn.Module, path: Path, reference: Reference) -> None:
-    """Write the scores of ``network`` as an ONNX graph with any batch size."""
+    """Write the scores of `network` as an ONNX graph with any batch size."""
     images = reference.args[0] if reference.args else None
     if len(reference.args) != 1 or reference.kwargs or not isinstance(images, Tensor):
         raise UsageError("An ONNX file takes one tensor of images; pass such a tensor as the example.")

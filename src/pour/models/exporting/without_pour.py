@@ -1,6 +1,6 @@
 """Load an exported model and run it, in a process that cannot import pour. This file imports nothing of pour.
 
-``python -I without_pour.py FOLDER`` reads ``job.json`` and the inputs in FOLDER, and writes the outputs there.
+`python -I without_pour.py FOLDER` reads `job.json` and the inputs in FOLDER, and writes the outputs there.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _loaded(folder: Path, job: dict[str, Any]) -> nn.Module:
 
 
 def _class_of(folder: Path, job: dict[str, Any]) -> Any:
-    """Return what ``network.pickle`` holds: a network without weights, or a class. Exit if a class is missing."""
+    """Return what `network.pickle` holds: a network without weights, or a class. Exit if a class is missing."""
     try:
         for name, file in job["modules"].items():
             try:
@@ -118,7 +118,7 @@ def _class_of(folder: Path, job: dict[str, Any]) -> Any:
 
 
 def _load(name: str, file: str) -> Any:
-    """Import a file as the module ``name``."""
+    """Import a file as the module `name`."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is no module")

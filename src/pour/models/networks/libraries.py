@@ -81,7 +81,7 @@ def build_from_library(
     """Build a network with random weights.
 
     Args:
-        library: A key of :data:`LIBRARIES`.
+        library: A key of `LIBRARIES`.
         name: Name of the network in its library.
         num_classes: Number of scores.
         in_channels: Number of channels of the images.
@@ -109,11 +109,11 @@ def library_call(library: str, name: str, options: Mapping[str, Any]) -> str | N
     """Return the Python expression that builds a network without pour, or None for transformers.
 
     Args:
-        library: A key of :data:`LIBRARIES`.
+        library: A key of `LIBRARIES`.
         name: Name of the network in its library.
-        options: Options of its :class:`~pour.models.Architecture`.
+        options: Options of its `Architecture`.
 
-    Example:
+    Examples:
         >>> library_call("timm", "resnet18", {"num_classes": 10, "in_channels": 1})
         "timm.create_model('resnet18', num_classes=10, in_chans=1)"
     """
@@ -167,7 +167,7 @@ def _timm(name: str, num_classes: int, in_channels: int, size: int | None) -> Li
 
 
 def fit_positions(network: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return ``state`` with its position embeddings resampled for a timm network of another image size."""
+    """Return `state` with its position embeddings resampled for a timm network of another image size."""
     expected = dict(network.named_parameters()).get(POSITIONS)
     stored = state.get(POSITIONS)
     grid = getattr(getattr(network, "patch_embed", None), "grid_size", None)
@@ -196,7 +196,7 @@ def _torchvision(name: str, num_classes: int) -> LibraryNetwork:
 
 
 def _smp(name: str, num_classes: int, in_channels: int) -> LibraryNetwork:
-    """Build a network of segmentation-models-pytorch, whose name is ``ARCHITECTURE:ENCODER``."""
+    """Build a network of segmentation-models-pytorch, whose name is `ARCHITECTURE:ENCODER`."""
     library = importlib.import_module("segmentation_models_pytorch")
     architecture, _, encoder = name.partition(":")
     try:

@@ -18,11 +18,11 @@ __all__ = ["Normalize", "NormalizedModel", "is_wrapped", "resized"]
 
 
 class Normalize(nn.Module):
-    """Compute ``(images - mean) / std`` per channel for images in [0, 1] of shape (N, C, H, W).
+    """Compute `(images - mean) / std` per channel for images in [0, 1] of shape (N, C, H, W).
 
     A grey image (C = 1) is repeated if the layer has several channels.
 
-    Example:
+    Examples:
         >>> layer = Normalize([0.5], [0.25])
         >>> layer(torch.ones(1, 1, 2, 2)).flatten().tolist()
         [2.0, 2.0, 2.0, 2.0]
@@ -43,18 +43,18 @@ class Normalize(nn.Module):
             raise UsageError(f"The normalisation needs finite means and deviations above 0, but got {mean} and {std}.")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalise ``images`` of shape (N, C, H, W)."""
+        """Normalise `images` of shape (N, C, H, W)."""
         return (images - self.mean) / self.std
 
     def extra_repr(self) -> str:
-        """Return the constants for ``print(model)``."""
+        """Return the constants for `print(model)`."""
         return f"mean={self.mean.flatten().tolist()}, std={self.std.flatten().tolist()}"
 
 
 class NormalizedModel(nn.Module):
     """A network of another library for images in [0, 1]: normalise, resize, run, return the scores.
 
-    Images (N, C, H, W) in, scores (N, num_classes) out. ``resize`` is the size of the network's input. With None it
+    Images (N, C, H, W) in, scores (N, num_classes) out. `resize` is the size of the network's input. With None it
     takes images of any size.
     """
 
@@ -67,21 +67,21 @@ class NormalizedModel(nn.Module):
         self.resize = resize
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute the scores of ``images``."""
+        """Compute the scores of `images`."""
         return scores_of(self.model(resized(self.normalize(images), self.resize)))
 
     def extra_repr(self) -> str:
-        """Return the input size for ``print(model)``, which also names the network in a cache of features."""
+        """Return the input size for `print(model)`, which also names the network in a cache of features."""
         return f"resize={self.resize}"
 
 
 def is_wrapped(state: Mapping[str, Tensor]) -> bool:
-    """Return whether a state dict belongs to a :class:`NormalizedModel`."""
+    """Return whether a state dict belongs to a `NormalizedModel`."""
     return "normalize.mean" in state and all(name.startswith(("model.", "normalize.")) for name in state)
 
 
 def resized(images: Tensor, side: int | None) -> Tensor:
-    """Return images (N, C, H, W) scaled to ``side`` x ``side``. With None they do not change."""
+    """Return images (N, C, H, W) scaled to `side` x `side`. With None they do not change."""
     if side is None or images.shape[-2:] == (side, side):
         return images
     return F.interpolate(images, size=(side, side), mode="bilinear", align_corners=False, antialias=True)

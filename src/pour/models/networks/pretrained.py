@@ -38,7 +38,7 @@ class Pretrained:
     """Weights inside an installed package."""
 
     arch: str
-    """Architecture of the weights, a name for :func:`pour.models.build_model`."""
+    """Architecture of the weights, a name for `pour.models.build_model`."""
     package: str
     """Name of the package for pip."""
     file: str
@@ -59,12 +59,12 @@ def pretrained_weights(name: str) -> dict[str, Tensor]:
     """Return the state dict of a timm network from the package that contains it. Nothing is downloaded.
 
     Args:
-        name: A key of :data:`PRETRAINED`.
+        name: A key of `PRETRAINED`.
 
     Raises:
         UsageError: The name is unknown, or the package (or onnx, which one of them needs) is not installed.
 
-    Example:
+    Examples:
         >>> sorted(PRETRAINED)
         ['dinov2-small', 'efficientnet-lite0']
     """
@@ -79,16 +79,16 @@ def pretrained_weights(name: str) -> dict[str, Tensor]:
 
 
 def read_weights(source: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """Return the tensors of a file, or of a name of :data:`PRETRAINED` if there is no file of that name."""
+    """Return the tensors of a file, or of a name of `PRETRAINED` if there is no file of that name."""
     name = str(source)
     return pretrained_weights(name) if name in PRETRAINED and not Path(source).is_file() else read_state_dict(source)
 
 
 def write_pretrained(name: str, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-    """Write :func:`pretrained_weights` as a ``.safetensors`` file for ``pour train --weights`` and ``build_model``.
+    """Write `pretrained_weights` as a `.safetensors` file for `pour train --weights` and `build_model`.
 
     Args:
-        name: A key of :data:`PRETRAINED`.
+        name: A key of `PRETRAINED`.
         path: File to write.
         overwrite: Whether an existing file is replaced.
     """

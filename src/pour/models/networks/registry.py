@@ -47,10 +47,10 @@ _NETWORKS: dict[str, dict[str, Any]] = tomllib.loads(
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A line of :func:`list_models`."""
+    """A line of `list_models`."""
 
     name: str
-    """Name for ``arch``. NAME stands for any name of the library."""
+    """Name for `arch`. NAME stands for any name of the library."""
     summary: str
     extra: str | None = None
     """Extra of pour that installs the library, or None."""
@@ -59,9 +59,9 @@ class ModelInfo:
 
 
 def list_models() -> list[ModelInfo]:
-    """Return the names that :func:`build_model` accepts.
+    """Return the names that `build_model` accepts.
 
-    Example:
+    Examples:
         >>> [info.name for info in list_models()][:2]
         ['resnet18', 'resnet-small']
     """
@@ -87,12 +87,12 @@ def build_model(
 ) -> nn.Module:
     """Build a classifier that takes images in [0, 1] and normalises them in its first layer.
 
-    Weights are random unless a file is given. Nothing is downloaded except a configuration of ``hf:`` from the hub.
+    Weights are random unless a file is given. Nothing is downloaded except a configuration of `hf:` from the hub.
     A network with one fixed input size (a ViT) keeps this size, so that published weights fit, and resizes images.
     A network of your own code is imported; it takes images in [0, 1] as they are, unless mean or deviation are given.
 
     Args:
-        arch: A name of :func:`list_models`, such as "resnet18" or "timm:convnext_tiny"; or a class or function of your
+        arch: A name of `list_models`, such as "resnet18" or "timm:convnext_tiny"; or a class or function of your
             own code, as "package.module:NAME" or "path/to/file.py:NAME".
         num_classes: Number of scores.
         in_channels: Channels of the images.
@@ -101,12 +101,12 @@ def build_model(
         std: Channel deviations; by default the architecture's own.
         resize: Size to which a network of another library resizes images; "own" is the size of its published weights.
             By default only a network with one fixed size resizes.
-        weights: A ``.safetensors`` or plain ``.pt``/``.pth`` file, or a name of ``pour.models.PRETRAINED``. A head
+        weights: A `.safetensors` or plain `.pt`/`.pth` file, or a name of `pour.models.PRETRAINED`. A head
             of another width in it is ignored with a warning, and the new head starts at random. A segmentation network
             also takes the weights of its encoder alone.
         enlarge: For a segmentation network: factor by which images are enlarged first.
 
-    Example:
+    Examples:
         >>> model = build_model("resnet-digits", 10, in_channels=1, image_size=8)
         >>> model.head
         Linear(in_features=64, out_features=10, bias=True)
@@ -187,7 +187,7 @@ def calling(architecture: cards.Architecture) -> str | None:
 
 
 def _of_library(library: str, name: str, options: dict[str, Any], image_size: int) -> nn.Module:
-    """Build a network of another library for images in [0, 1]. Write its own options to ``options``."""
+    """Build a network of another library for images in [0, 1]. Write its own options to `options`."""
     resize = options.get("resize")
     size = None if resize in (None, "own") else int(resize)
     built = build_from_library(

@@ -50,7 +50,7 @@ class ResNet(nn.Module):
     """ResNet-18 for 32x32 images by default, whose features are averages of the last map.
 
     Images in [0, 1] of shape (N, in_channels, H, W) in, scores (N, num_classes) out. The first layer normalises. The
-    features are ``width * 2**(stages - 1)`` numbers. Weights of convolutions are drawn from Kaiming's normal
+    features are `width * 2**(stages - 1)` numbers. Weights of convolutions are drawn from Kaiming's normal
     distribution over fan-out.
 
     Args:
@@ -61,7 +61,7 @@ class ResNet(nn.Module):
         mean: Channel means of the images. By default of CIFAR-10 for three channels, otherwise 0.5.
         std: Channel deviations of the images. By default of CIFAR-10 for three channels, otherwise 0.25.
 
-    Example:
+    Examples:
         >>> model = ResNet(10, width=8, blocks=(1, 1))
         >>> model(torch.rand(2, 3, 32, 32)).shape, model.head.in_features
         (torch.Size([2, 10]), 16)

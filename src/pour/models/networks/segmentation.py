@@ -36,7 +36,7 @@ class SegmentationModel(NormalizedModel):
         multiple: The sides of the network's images are multiples of this number. Padding repeats the border.
         enlarge: Factor by which images are enlarged, because thin objects disappear at a quarter of their size.
 
-    Example:
+    Examples:
         >>> model = SegmentationModel(nn.Conv2d(3, 5, 1), [0.5] * 3, [0.5] * 3, multiple=16)
         >>> model(torch.rand(2, 3, 18, 24)).shape
         torch.Size([2, 5, 18, 24])
@@ -58,7 +58,7 @@ class SegmentationModel(NormalizedModel):
         return below, right
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute the scores of every pixel of ``images``."""
+        """Compute the scores of every pixel of `images`."""
         height, width = images.shape[-2:]
         images = self.normalize(images)
         if self.enlarge > 1:
@@ -75,12 +75,12 @@ class SegmentationModel(NormalizedModel):
         return scores[..., :height, :width]
 
     def extra_repr(self) -> str:
-        """Return the options for ``print(model)``."""
+        """Return the options for `print(model)`."""
         return f"multiple={self.multiple}, enlarge={self.enlarge}"
 
 
 def cell_labels(model: nn.Module, labels: Tensor, size: tuple[int, int], *, nothing: int = -100) -> Tensor:
-    """Return the label at the centre of every cell of a feature map, (N, h, w), and ``nothing`` in the padding.
+    """Return the label at the centre of every cell of a feature map, (N, h, w), and `nothing` in the padding.
 
     Args:
         model: Model of the feature map, which determines the padding.
@@ -88,7 +88,7 @@ def cell_labels(model: nn.Module, labels: Tensor, size: tuple[int, int], *, noth
         size: h and w. A multiple of the size of the map returns several labels per cell.
         nothing: Label of cells without a pixel.
 
-    Example:
+    Examples:
         >>> cell_labels(nn.Conv2d(3, 2, 1), torch.arange(16).view(1, 4, 4), (2, 2)).tolist()
         [[[5, 7], [13, 15]]]
     """

@@ -1,6 +1,6 @@
-"""Build a network of the user's own code, named ``package.module:NAME`` or ``path/to/file.py:NAME``.
+"""Build a network of the user's own code, named `package.module:NAME` or `path/to/file.py:NAME`.
 
-Only a name that the user passes is imported. No model file can cause an import: :func:`pour.load` never calls this
+Only a name that the user passes is imported. No model file can cause an import: `pour.load` never calls this
 module, and refuses a header with such a name.
 """
 
@@ -35,9 +35,9 @@ _SHOWN = 8
 
 
 def is_user_network(arch: str) -> bool:
-    """Return whether ``arch`` is the name of a network of the user's own code, by its form alone.
+    """Return whether `arch` is the name of a network of the user's own code, by its form alone.
 
-    Example:
+    Examples:
         >>> [is_user_network(arch) for arch in ("mynet.py:Net", "shop.nets:build", "timm:resnet10t", "resnet18")]
         [True, True, False, False]
     """
@@ -56,14 +56,14 @@ def build_user_network(
     std: Sequence[float] | None = None,
     resize: int | None = None,
 ) -> nn.Module:
-    """Import the module or file of ``arch``, call the class or function in it, and return the network.
+    """Import the module or file of `arch`, call the class or function in it, and return the network.
 
-    It is called with the number of classes if it has an argument ``num_classes``, ``n_classes``, ``classes``,
-    ``num_labels``, ``n_labels`` or ``num_outputs``, or takes any keyword; otherwise without arguments. The current
-    folder and the folder of the file are put on ``sys.path``, as Python does for a module and for a program.
+    It is called with the number of classes if it has an argument `num_classes`, `n_classes`, `classes`,
+    `num_labels`, `n_labels` or `num_outputs`, or takes any keyword; otherwise without arguments. The current
+    folder and the folder of the file are put on `sys.path`, as Python does for a module and for a program.
 
     Args:
-        arch: ``package.module:NAME`` or ``path/to/file.py:NAME``.
+        arch: `package.module:NAME` or `path/to/file.py:NAME`.
         num_classes: Number of classes. None leaves the choice to the network, if it has a default.
         in_channels: Number of channels of the images, if known. One constant serves any number of channels.
         mean: Channel means. Without mean, deviation and size, the network takes images in [0, 1] as they are.
@@ -71,9 +71,9 @@ def build_user_network(
         resize: Size to which images are resized before they enter the network.
 
     Raises:
-        UsageError: The code cannot be imported, fails, needs other arguments, or returns no ``nn.Module``.
+        UsageError: The code cannot be imported, fails, needs other arguments, or returns no `nn.Module`.
 
-    Example:
+    Examples:
         >>> build_user_network("torch.nn:Identity")
         Identity()
     """
@@ -150,7 +150,7 @@ def _put_on_path(folder: Path) -> None:
 
 
 def _member(module: ModuleType, place: str, name: str) -> Callable[..., object]:
-    """Return the class or function ``name`` of the module."""
+    """Return the class or function `name` of the module."""
     member = getattr(module, name, None)
     if member is not None and (isinstance(member, nn.Module) or not callable(member)):
         raise UsageError(f"{place}:{name} is a {type(member).__name__}; name a class or a function that returns one.")

@@ -21,9 +21,9 @@ __all__ = ["check_mask", "check_retained_biases"]
 
 
 def check_retained_biases(head: Head, classes: Collection[int]) -> None:
-    """Raise UsageError if the biases of all classes other than ``classes`` are below the mask.
+    """Raise UsageError if the biases of all classes other than `classes` are below the mask.
 
-    Example:
+    Examples:
         >>> from torch.nn import Linear
         >>> check_retained_biases(Head("", Linear(2, 3)), [0])
     """

@@ -46,23 +46,23 @@ __all__ = [
 RowDirection = Literal["weights", "centered-weights", "scores", "decisions"]
 """Directions that are computed from the head's parameters, without images."""
 HeadDirection = Literal["auto", "weights", "centered-weights", "scores", "decisions"]
-"""A direction from the head's parameters, or ``"auto"`` for the choice of :func:`choose_direction`."""
+"""A direction from the head's parameters, or `"auto"` for the choice of `choose_direction`."""
 MOST_STRETCH = 4.0
-"""Largest :func:`stretch` at which ``decisions`` counts as well conditioned."""
+"""Largest `stretch` at which `decisions` counts as well conditioned."""
 
 
 def choose_direction(head: Head, classes: tuple[int, ...], *, earlier: Collection[int] = ()) -> RowDirection:
-    """Return ``"decisions"`` if it is well conditioned for this head and these classes, otherwise ``"scores"``.
+    """Return `"decisions"` if it is well conditioned for this head and these classes, otherwise `"scores"`.
 
-    Well conditioned means that :func:`stretch` is at most :data:`MOST_STRETCH`. A zero-shot classifier gets
-    ``"scores"``, because only an orthogonal projection folds into its image encoder.
+    Well conditioned means that `stretch` is at most `MOST_STRETCH`. A zero-shot classifier gets
+    `"scores"`, because only an orthogonal projection folds into its image encoder.
 
     Args:
-        head: Head as :func:`~pour.models.head.find_head` returns it.
+        head: Head as `find_head` returns it.
         classes: Indices of the classes that are removed together.
         earlier: Indices of the classes that earlier requests removed.
 
-    Example:
+    Examples:
         >>> from pour.models.head import find_head
         >>> simplex = torch.nn.Linear(4, 3)
         >>> simplex.weight.data = torch.eye(3, 4)
@@ -77,12 +77,12 @@ def choose_direction(head: Head, classes: tuple[int, ...], *, earlier: Collectio
 
 
 def stretch(head: Head, classes: tuple[int, ...], *, earlier: Collection[int] = ()) -> float:
-    r"""Return the largest factor by which ``decisions`` moves features further than ``scores`` does.
+    r"""Return the largest factor by which `decisions` moves features further than `scores` does.
 
-    Both map onto the same affine subspace. ``scores`` is the orthogonal projection, and ``decisions`` is
-    :math:`z - A^\top (B z - c)`, so the factor is the spectral norm of :math:`A^\top B`, whatever the features. For
-    one class it is :math:`|a| |v|`, with v the centred row and a the shift. It is infinite if the head does not admit
-    ``decisions``: more classes than features + 1, or dependent rows.
+    Both map onto the same affine subspace. `scores` is the orthogonal projection, and `decisions` is
+    $z - A^\top (B z - c)$, so the factor is the spectral norm of $A^\top B$, whatever the features. For
+    one class it is $|a| |v|$, with v the centred row and a the shift. It is infinite if the head does not admit
+    `decisions`: more classes than features + 1, or dependent rows.
     """
     live = live_classes(head, classes, earlier)
     try:
@@ -97,7 +97,7 @@ def stretch(head: Head, classes: tuple[int, ...], *, earlier: Collection[int] = 
 def class_removal(
     head: Head, classes: tuple[int, ...], direction: HeadDirection, *, earlier: Collection[int] = ()
 ) -> tuple[Projector | Eraser, RowDirection]:
-    """Return the map of POUR-P for a request, and its direction, which ``"auto"`` chooses here.
+    """Return the map of POUR-P for a request, and its direction, which `"auto"` chooses here.
 
     Args:
         head: Head, with the projector of earlier requests or without one.
@@ -153,15 +153,15 @@ def check_finite(head: Head, *, earlier: Collection[int] = ()) -> None:
 def head_removal(
     head: Head, classes: tuple[int, ...], direction: RowDirection, *, earlier: Collection[int] = ()
 ) -> Projector | Eraser:
-    """Return the projector or eraser that removes ``classes`` from the features of ``head``.
+    """Return the projector or eraser that removes `classes` from the features of `head`.
 
-    All directions except ``weights`` refer to the live classes. A masked class is not live. Neither is a class whose
+    All directions except `weights` refer to the live classes. A masked class is not live. Neither is a class whose
     row already is the mean of the rows, nor an earlier class whose row is zero.
 
     Args:
-        head: Head as :func:`~pour.models.head.find_head` returns it.
+        head: Head as `find_head` returns it.
         classes: Indices of the classes that are removed together.
-        direction: Direction to remove, see :data:`~pour.models.projecting.forget.Direction`.
+        direction: Direction to remove, see `Direction`.
         earlier: Indices of the classes that earlier requests removed.
 
     Raises:
@@ -184,12 +184,12 @@ def head_removal(
 
 
 def with_earlier(head: Head, classes: tuple[int, ...], earlier: Collection[int]) -> tuple[int, ...]:
-    """Return ``classes`` and those earlier classes whose rows still give a direction, in ascending order.
+    """Return `classes` and those earlier classes whose rows still give a direction, in ascending order.
 
     A class that was masked, or whose row is zero or the mean row after folding, gives none.
 
     Args:
-        head: Head as :func:`~pour.models.head.find_head` returns it.
+        head: Head as `find_head` returns it.
         classes: Indices of the classes that are requested now.
         earlier: Indices of the classes that earlier requests removed.
     """
@@ -206,7 +206,7 @@ def with_earlier(head: Head, classes: tuple[int, ...], earlier: Collection[int])
 
 
 class _NoDecisionsError(UsageError):
-    """The head does not admit ``decisions``."""
+    """The head does not admit `decisions`."""
 
 
 def _shifts(live: LiveClasses) -> Tensor:

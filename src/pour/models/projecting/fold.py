@@ -36,10 +36,10 @@ _KEEP = "keep the projected model as it is."
 
 
 def fold(model: nn.Module) -> nn.Module:
-    """Return a copy of a projected ``model`` without projectors: same class, same state-dict keys, same scores.
+    """Return a copy of a projected `model` without projectors: same class, same state-dict keys, same scores.
 
-    ``W P`` becomes the weight of a head. A masked class gets a zero row with a large negative bias, a class at "zero" a
-    zero row with bias 0. If the embedding of a dual encoder is projected, ``P W`` becomes the weight of its visual
+    `W P` becomes the weight of a head. A masked class gets a zero row with a large negative bias, a class at "zero" a
+    zero row with bias 0. If the embedding of a dual encoder is projected, `P W` becomes the weight of its visual
     projection instead, so that the image encoder itself has forgotten. The weight is computed in float64 and rounded
     once to its dtype. The history gets an entry "fold".
 
@@ -48,7 +48,7 @@ def fold(model: nn.Module) -> nn.Module:
             norm) or shared with another layer, so that it cannot be set. Or an image embedding does not end in a linear
             map (SigLIP).
 
-    Example:
+    Examples:
         >>> from pour.models.projecting.forget import forget
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
         >>> plain = fold(forget(model, classes=[0]))
@@ -136,7 +136,7 @@ def _target(model: nn.Module, name: str, projected: Projected) -> tuple[str, Seq
 
 
 def _image_projection(model: nn.Module, projected: Projected) -> ImageProjection | None:
-    """Return the layer whose output ``projected`` projects, or None for an unknown dual encoder."""
+    """Return the layer whose output `projected` projects, or None for an unknown dual encoder."""
     for module in model.modules():
         if isinstance(module, ZeroShotClassifier) and module.head is projected:
             return find_image_projection(module.model)

@@ -41,10 +41,10 @@ Direction = Literal["auto", "weights", "centered-weights", "scores", "decisions"
 """Direction to remove: the class's row of the head, its mean feature, or either minus the mean over classes.
 
 Adding one vector to all rows changes no decision, so the network's decisions determine only the centred rows. On a
-simplex the rows are centred already. ``"scores"`` and ``"decisions"`` move the features to a point at which the class's
-score is the mean of all scores. ``"scores"`` takes the shortest way, ``"decisions"`` the shortest way on which all
-other scores shift alike. On a simplex with equal biases all of these are the same. ``"auto"`` takes ``"decisions"`` if
-it is well conditioned, otherwise ``"scores"``, see :func:`~pour.models.projecting.direction.choose_direction`.
+simplex the rows are centred already. `"scores"` and `"decisions"` move the features to a point at which the class's
+score is the mean of all scores. `"scores"` takes the shortest way, `"decisions"` the shortest way on which all
+other scores shift alike. On a simplex with equal biases all of these are the same. `"auto"` takes `"decisions"` if
+it is well conditioned, otherwise `"scores"`, see `choose_direction`.
 """
 
 
@@ -59,38 +59,38 @@ def forget(
     example: Example | None = None,
     forgotten_logit: ForgottenLogit = "mask",
 ) -> nn.Module:
-    r"""Return a copy of ``model`` with a projection in front of its head that removes ``classes`` (the paper's POUR-P).
+    r"""Return a copy of `model` with a projection in front of its head that removes `classes` (the paper's POUR-P).
 
-    With the paper's ``direction="weights"`` the projection is :math:`P = I - Q^\top Q`, with Q an orthonormal basis of
-    the classes' rows, so that the scores are ``W P z + b``. The encoder does not change, and neither does ``model``. A
+    With the paper's `direction="weights"` the projection is $P = I - Q^\top Q$, with Q an orthonormal basis of
+    the classes' rows, so that the scores are `W P z + b`. The encoder does not change, and neither does `model`. A
     later request on the result adds to its projection: first 0, then 3, in the same direction is the same as both at
-    once. A ``torch.compile`` or parallel wrapper is removed. In a dual encoder (CLIP, SigLIP) the projector is placed
+    once. A `torch.compile` or parallel wrapper is removed. In a dual encoder (CLIP, SigLIP) the projector is placed
     behind the visual projection, before the embedding is normalised.
 
-    **Guarantee.** With ``"auto"``, ``"decisions"`` and ``"scores"`` a forgotten class never wins, even with its own row
-    kept (``forgotten_logit="keep"``): its score is the mean of all scores, so one retained score is at least as high.
-    This holds for every head that computes ``W z + b``, for all weights, biases and features. ``"decisions"`` also
+    **Guarantee.** With `"auto"`, `"decisions"` and `"scores"` a forgotten class never wins, even with its own row
+    kept (`forgotten_logit="keep"`): its score is the mean of all scores, so one retained score is at least as high.
+    This holds for every head that computes `W z + b`, for all weights, biases and features. `"decisions"` also
     keeps every decision between retained classes exactly. It exists for heads with at most as many classes as features
-    + 1 and independent rows. ``"auto"`` takes it if it moves the features at most four times as far as ``"scores"`` (as
-    on collapsed networks, and on most heads with several times as many features as classes). Otherwise ``"auto"`` takes
-    ``"scores"``, and decisions between retained classes may change. The history records the direction taken. Later
+    + 1 and independent rows. `"auto"` takes it if it moves the features at most four times as far as `"scores"` (as
+    on collapsed networks, and on most heads with several times as many features as classes). Otherwise `"auto"` takes
+    `"scores"`, and decisions between retained classes may change. The history records the direction taken. Later
     requests keep the guarantee if they take one of these three directions too.
 
     Args:
         model: Any classifier with a linear or 1x1-convolution head, or a dual encoder.
         classes: Indices or names of the classes to forget; at least two classes must remain.
-        directions: Directions to remove instead, (k, d) or (d,), such as text embeddings. ``classes`` then only selects
-            the scores for ``forgotten_logit``.
-        direction: Direction of ``classes``, see :data:`Direction`. Means need ``data``.
+        directions: Directions to remove instead, (k, d) or (d,), such as text embeddings. `classes` then only selects
+            the scores for `forgotten_logit`.
+        direction: Direction of `classes`, see `Direction`. Means need `data`.
         data: A dataset or batches of images and labels, for means: of the forgotten classes, and for centred means of
             all classes.
         head: Dotted name of the head, if it cannot be found. Several names are heads whose scores the model averages
             or adds; each is projected in its own directions.
-        example: A small batch of inputs that finds and verifies the head; by default the first batch of ``data``.
+        example: A small batch of inputs that finds and verifies the head; by default the first batch of `data`.
         forgotten_logit: Scores of the forgotten classes: "mask" (a large finite negative number, never predicted),
             "keep" (as printed in the paper) or "zero".
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
         >>> forgotten = forget(model, classes=[0])
         >>> bool((forgotten(torch.rand(8, 2, 2)).argmax(dim=1) == 0).any())
@@ -153,9 +153,9 @@ def find_place(
     example: Example | None = None,
     data: Iterable[Any] | None = None,
 ) -> tuple[Head | ImageProjection, Iterable[Any] | None, Example | None]:
-    """Return the head or image embedding, ``data`` from its beginning, and the input that verified the head.
+    """Return the head or image embedding, `data` from its beginning, and the input that verified the head.
 
-    The head is verified on ``example``, by default on the first batch of ``data``.
+    The head is verified on `example`, by default on the first batch of `data`.
     """
     embedding = find_image_projection(model) if head is None else None
     if embedding is not None:

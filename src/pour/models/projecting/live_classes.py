@@ -86,7 +86,7 @@ def _distances_to_mean(weight: Tensor, live: Tensor) -> tuple[Tensor, float]:
 
 
 def nonzero_rows(head: Head, classes: tuple[int, ...]) -> Tensor:
-    """Return the rows of ``classes``. Raise UsageError if a row is zero."""
+    """Return the rows of `classes`. Raise UsageError if a row is zero."""
     rows = head.weight[list(classes)]
     for label, row in zip(classes, rows, strict=True):
         if not bool(row.any()):

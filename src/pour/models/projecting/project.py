@@ -41,7 +41,7 @@ Projected = ProjectedHead | ProjectedEmbedding
 
 
 def projected_layers(model: nn.Module) -> dict[str, Projected]:
-    """Return the layers of ``model`` with a projector, by dotted name."""
+    """Return the layers of `model` with a projector, by dotted name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, Projected)}
 
 
@@ -54,9 +54,9 @@ def project(
     forgotten_logit: ForgottenLogit = "mask",
     replace: bool = False,
 ) -> nn.Module:
-    """Change ``model`` so that the features z pass the map P before they are scored, and return it.
+    """Change `model` so that the features z pass the map P before they are scored, and return it.
 
-    In front of a linear or 1x1-convolution head the scores become ``W P z + b``. A dual encoder has no head of its own:
+    In front of a linear or 1x1-convolution head the scores become `W P z + b`. A dual encoder has no head of its own:
     its image embedding is projected before it is normalised. Classes and projectors of earlier requests stay.
 
     Args:
@@ -65,12 +65,12 @@ def project(
         place: Head or image embedding; by default the head of the model.
         classes: Indices of the forgotten classes.
         forgotten_logit: Score of the forgotten classes.
-        replace: Whether ``removal`` contains the projector of earlier requests already.
+        replace: Whether `removal` contains the projector of earlier requests already.
 
     Raises:
         UsageError: An earlier request treats the scores of its classes in another way.
 
-    Example:
+    Examples:
         >>> from pour.geometry.projector import Projector
         >>> model = torch.nn.Linear(3, 2)
         >>> projected = project(model, Projector(torch.eye(3)[:1]), forgotten_logit="keep")
@@ -108,7 +108,7 @@ def common_logit(module: nn.Module, forgotten_logit: ForgottenLogit | None) -> F
 
 
 def projector_along(directions: Tensor, place: Head | ImageProjection) -> Projector:
-    """Return the projector that removes ``directions``. Raise UsageError if their shape does not fit ``place``.
+    """Return the projector that removes `directions`. Raise UsageError if their shape does not fit `place`.
 
     Args:
         directions: (k, d) or (d,), of any scale.
@@ -139,14 +139,14 @@ def project_with_entry(
     classes: tuple[int, ...] = (),
     forgotten_logit: ForgottenLogit = "mask",
 ) -> nn.Module:
-    """Return a copy of ``model`` with projectors in front of its heads, and with an entry in its history.
+    """Return a copy of `model` with projectors in front of its heads, and with an entry in its history.
 
     Args:
         model: Network, which does not change.
         removals: One projector or eraser per place.
         places: Heads, or the image embedding, of the model.
         settings: Options for the entry.
-        start: Time at which the request began, from ``time.perf_counter``.
+        start: Time at which the request began, from `time.perf_counter`.
         classes: Indices of the forgotten classes.
         forgotten_logit: Score of the forgotten classes.
     """

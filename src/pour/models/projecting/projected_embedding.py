@@ -14,7 +14,7 @@ __all__ = ["ProjectedEmbedding"]
 
 
 class ProjectedEmbedding(nn.Module):
-    """``P f(x)``: the layer, then the projector, so that the embedding has no component along forgotten directions.
+    """`P f(x)`: the layer, then the projector, so that the embedding has no component along forgotten directions.
 
     It replaces the visual projection of a dual encoder, before the embedding is normalised, or the whole image tower if
     the projection is a bare matrix. It has all attributes of the layer.
@@ -23,7 +23,7 @@ class ProjectedEmbedding(nn.Module):
         layer: Layer whose output is the embedding (N, d), or a tuple that starts with it.
         projector: Projector for d features.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from pour.geometry.projector import Projector
         >>> layer = ProjectedEmbedding(nn.Linear(3, 2), Projector.from_directions(torch.tensor([1.0, 0.0])))

@@ -25,11 +25,11 @@ __all__ = [
 ]
 
 ForgottenLogit = Literal["mask", "keep", "zero"]
-"""Score of a forgotten class: so low that it is never predicted, ``W P z + b``, or 0."""
+"""Score of a forgotten class: so low that it is never predicted, `W P z + b`, or 0."""
 
 
 def is_head_layer(module: nn.Module) -> bool:
-    """Return whether ``module`` is a linear map of features: ``nn.Linear``, or an ungrouped 1x1 ``nn.Conv2d``."""
+    """Return whether `module` is a linear map of features: `nn.Linear`, or an ungrouped 1x1 `nn.Conv2d`."""
     if isinstance(module, nn.Linear):
         return True
     return (
@@ -46,7 +46,7 @@ def masked_score(dtype: torch.dtype) -> float:
 
     Softmax turns it into an exact 0. Squares of it, and sums over a data set, are still finite.
 
-    Example:
+    Examples:
         >>> masked_score(torch.float32), masked_score(torch.float16)
         (-1000000000000000.0, -32752.0)
     """
@@ -56,7 +56,7 @@ def masked_score(dtype: torch.dtype) -> float:
 def is_masked(bias: Tensor) -> Tensor:
     """Return which classes are masked in a folded head, by their biases (C,), which training may have moved a little.
 
-    Example:
+    Examples:
         >>> is_masked(torch.tensor([0.5, masked_score(torch.float32), -3.0]))
         tensor([False,  True, False])
     """
@@ -64,7 +64,7 @@ def is_masked(bias: Tensor) -> Tensor:
 
 
 def projector_of_state(state: Mapping[str, Tensor], head: str) -> Projector | Eraser:
-    """Return the projector or eraser that a state dict contains for the head called ``head``.
+    """Return the projector or eraser that a state dict contains for the head called `head`.
 
     Raises:
         KeyError: The state dict contains none.
@@ -76,18 +76,18 @@ def projector_of_state(state: Mapping[str, Tensor], head: str) -> Projector | Er
 
 
 class ProjectedHead(nn.Module):
-    """``scores = W P z + b`` with ``P z = z - (z Q^T) Q``: the projector, then the untouched head (the paper's POUR-P).
+    """`scores = W P z + b` with `P z = z - (z Q^T) Q`: the projector, then the untouched head (the paper's POUR-P).
 
     Features (..., d) for a linear head or (N, d, H, W) for a 1x1 convolution in, scores of the head's shape out. A
-    cosine head gets the projected features before it normalises them: ``s cos(P z, w)``.
+    cosine head gets the projected features before it normalises them: `s cos(P z, w)`.
 
     Args:
-        head: ``nn.Linear``, ``nn.Conv2d`` with 1x1 kernels, or a module that computes the same or cosines.
+        head: `nn.Linear`, `nn.Conv2d` with 1x1 kernels, or a module that computes the same or cosines.
         projector: Projector, or another affine map (eraser), on features of the head's width.
         forgotten: Indices of the forgotten classes; empty for a concept that is no class.
         forgotten_logit: Scores of these classes.
 
-    Example:
+    Examples:
         >>> from pour.geometry.projector import Projector
         >>> head = nn.Linear(4, 3)
         >>> layer = ProjectedHead(head, Projector.from_directions(head.weight.detach()[0]), forgotten=[0])
@@ -135,7 +135,7 @@ class ProjectedHead(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """``W P`` of a linear head, for a model that uses the weight instead of calling its head."""
+        """`W P` of a linear head, for a model that uses the weight instead of calling its head."""
         weight: Tensor = self.head.weight
         folded = self.projector.fold(weight.flatten(1).to(self._precise)).to(weight.dtype)
         if self._replaced:
@@ -144,7 +144,7 @@ class ProjectedHead(nn.Module):
 
     @property
     def bias(self) -> Tensor | None:
-        """Bias that belongs to :attr:`weight`, or None if nothing is added."""
+        """Bias that belongs to `weight`, or None if nothing is added."""
         weight: Tensor = self.head.weight
         bias: Tensor | None = self.head.bias
         if isinstance(self.projector, Eraser):
@@ -161,14 +161,14 @@ class ProjectedHead(nn.Module):
 
     @property
     def _replaced(self) -> bool:
-        """Whether forgotten classes have another score than ``W P z + b``."""
+        """Whether forgotten classes have another score than `W P z + b`."""
         return self.forgotten_logit != "keep" and bool(self.forgotten)
 
     def _forgotten_score(self, dtype: torch.dtype) -> float:
         return 0.0 if self.forgotten_logit == "zero" else masked_score(dtype)
 
     def forward(self, features: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the scores ``W P z + b`` of ``features`` z. A head of its own code may take more arguments."""
+        """Compute the scores `W P z + b` of `features` z. A head of its own code may take more arguments."""
         scores: Tensor = self.head(self.projector(features, dim=self.dim), *args, **kwargs)
         if not self._replaced:
             return scores
@@ -195,5 +195,5 @@ class ProjectedHead(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        """Return the request for ``print(model)``."""
+        """Return the request for `print(model)`."""
         return f"forgotten={list(self.forgotten)}, forgotten_logit={self.forgotten_logit!r}"

@@ -1,4 +1,4 @@
-"""Refuse to save a projected model of transformers with ``save_pretrained``, whose file would lack the head."""
+"""Refuse to save a projected model of transformers with `save_pretrained`, whose file would lack the head."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _METHOD = "save_pretrained"
 
 
 def guard_saving(model: nn.Module) -> None:
-    """Let ``save_pretrained`` of projected parts of ``model`` raise an error, and of other parts work again.
+    """Let `save_pretrained` of projected parts of `model` raise an error, and of other parts work again.
 
-    ``from_pretrained`` does not know the names of a projected head, and would start a new head at random.
+    `from_pretrained` does not know the names of a projected head, and would start a new head at random.
     """
     for module in model.modules():
         module.__dict__.pop(_METHOD, None)

@@ -1,7 +1,7 @@
 """Figures of an audit: one function per figure from data to a matplotlib figure, light or dark.
 
-A ``draw_`` function returns a figure without a window. The figure's label describes it in a sentence. If a figure needs
-a computation, a function with the suffix ``_data`` returns its result.
+A `draw_` function returns a figure without a window. The figure's label describes it in a sentence. If a figure needs
+a computation, a function with the suffix `_data` returns its result.
 """
 
 from pour.report.figures.angles import AngleData, angle_data, centered_class_means, draw_angles

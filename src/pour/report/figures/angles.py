@@ -53,7 +53,7 @@ class AngleData:
 def centered_class_means(features: Tensor, labels: Tensor) -> Tensor:
     """Return the mean feature of each present class minus the mean of all class means, (C, d) in float64.
 
-    Example:
+    Examples:
         >>> centered_class_means(torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1]))
         tensor([[-2.],
                 [ 2.]], dtype=torch.float64)
@@ -71,7 +71,7 @@ def angle_data(rows: Mapping[str, Tensor], *, seed: int = 0) -> tuple[AngleData,
         rows: Sets of rows by name, each (C, d).
         seed: Seed of the control.
 
-    Example:
+    Examples:
         >>> from pour.geometry import simplex_etf
         >>> (data,) = angle_data({"head": simplex_etf(4, 8)})
         >>> data.angles.round(2)

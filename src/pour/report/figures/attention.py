@@ -48,9 +48,9 @@ class GradCamData(ClassNames):
     maps: Mapping[str, Maps]
     """Three maps of each image, (n, h, w) each.
 
-    - ``before``: of the original model.
-    - ``after``: of the unlearned model's own score. POUR-P makes that score constant, and its map zero.
-    - ``through original``: of the unlearned model's encoder with the original's head row.
+    - `before`: of the original model.
+    - `after`: of the unlearned model's own score. POUR-P makes that score constant, and its map zero.
+    - `through original`: of the unlearned model's encoder with the original's head row.
     """
     projected: bool
     """Whether the unlearned model has a projector before its head."""

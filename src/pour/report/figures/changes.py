@@ -63,7 +63,7 @@ def changes_data(
         classes: Names of all classes.
         forgotten: Indices of the classes that each request forgets, by its name.
 
-    Example:
+    Examples:
         >>> data = changes_data([10, 10], [9, 8], {"a cat": [1, 9]}, classes=["cat", "dog"], forgotten={"a cat": [0]})
         >>> data.requests[0].change.round(2)
         array([-0.8,  0.1])

@@ -51,14 +51,14 @@ class ConfusionData(ClassNames):
 def confusion_data(
     counts: Mapping[str, Tensor], *, classes: Sequence[str], forgotten: Collection[int]
 ) -> ConfusionData:
-    """Divide the counts of :func:`pour.metrics.confusion_matrix` by the number of images of each class.
+    """Divide the counts of `pour.metrics.confusion_matrix` by the number of images of each class.
 
     Args:
         counts: Counts by model, each (C, C). Models are "original", "retrained" or any name of an unlearned model.
         classes: Names of all classes.
         forgotten: Indices of the forgotten classes.
 
-    Example:
+    Examples:
         >>> import torch
         >>> data = confusion_data({"original": torch.tensor([[3, 1], [0, 4]])}, classes=["cat", "dog"], forgotten=[0])
         >>> data.shares["original"][0], data.accuracy("original")

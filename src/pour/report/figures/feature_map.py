@@ -84,7 +84,7 @@ def embedding_data(
         seed: Seed of the chosen images and of the map.
         method: Library for t-SNE. By default openTSNE if it is installed, otherwise scikit-learn.
 
-    Example:
+    Examples:
         >>> features = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
         >>> data = embedding_data(
         ...     {"original": features, "unlearned": -features}, torch.arange(40) % 2,
@@ -198,9 +198,9 @@ def _check(features: Mapping[str, Tensor], labels: Rows, classes: Sequence[str])
 
 
 def spread_rows(labels: Rows, is_forgotten: NDArray[np.bool_], limit: int, *, share: float, seed: int = 0) -> Rows:
-    """Return at most ``limit`` rows: a stratified choice on each side, with at least a ``share`` of forgotten images.
+    """Return at most `limit` rows: a stratified choice on each side, with at least a `share` of forgotten images.
 
-    All rows are returned if there are at most ``limit``.
+    All rows are returned if there are at most `limit`.
     """
     if len(labels) <= limit:
         return np.arange(len(labels))

@@ -61,7 +61,7 @@ def grad_cam(
     r"""Return each image's map of its class at the size of the feature map, (N, h, w), not negative and not scaled.
 
     With A the feature map and s the class's score, the map is
-    :math:`\mathrm{ReLU}(\sum_k \alpha_k A_k)`, :math:`\alpha_k = \frac{1}{hw} \sum_{ij} \partial s / \partial A_{kij}`.
+    $\mathrm{ReLU}(\sum_k \alpha_k A_k)$, $\alpha_k = \frac{1}{hw} \sum_{ij} \partial s / \partial A_{kij}$.
 
     Args:
         model: Classifier. It does not change.
@@ -72,7 +72,7 @@ def grad_cam(
         head: Name of the head, if pour cannot find it.
         layer: Layer of the feature map; by default the last layer before the head.
 
-    Example:
+    Examples:
         >>> network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
         >>> grad_cam(network, torch.rand(2, 1, 8, 8), torch.tensor([0, 2])).shape
         torch.Size([2, 6, 6])
@@ -137,7 +137,7 @@ def _gradient(score: Tensor, output: Tensor) -> Tensor:
 
 
 def _layer(name: str, output: Tensor, width: int | None, size: tuple[int, int]) -> MapLayer | None:
-    """Return the layer of an output if it is a feature map with ``width`` channels; None accepts any number."""
+    """Return the layer of an output if it is a feature map with `width` channels; None accepts any number."""
     ratio = size[0] / size[1]
     if output.ndim == 3 and output.shape[2] == width:
         grid = _grid(output.shape[1], ratio)

@@ -28,7 +28,7 @@ def draw_layers(maps: Sequence[LayerMap], *, theme: Theme = "light") -> Figure:
     """Draw one heat map per reference (columns) and side (rows), with the first layers at the lower left.
 
     Args:
-        maps: Layer maps of an :class:`~pour.AuditReport`.
+        maps: Layer maps of an `AuditReport`.
         theme: Light or dark.
     """
     if not maps:

@@ -45,9 +45,9 @@ def loss_data(losses: Mapping[str, Sequence[float]]) -> tuple[LossCurve, ...]:
     """Return the curves of runs with at least one step. Closed forms have none.
 
     Args:
-        losses: One loss per step, by the name of the run: ``TrainingLog.losses`` or ``HistoryEntry.losses``.
+        losses: One loss per step, by the name of the run: `TrainingLog.losses` or `HistoryEntry.losses`.
 
-    Example:
+    Examples:
         >>> (curve,) = loss_data({"retrain": [3.0, 2.0, 1.0], "pour-p": []})
         >>> curve.name, curve.mean
         ('retrain', array([3., 2., 1.]))

@@ -27,7 +27,7 @@ def draw_relearning(curves: Sequence[RelearningCurve], *, theme: Theme = "light"
     """Draw the test accuracy after each number of steps with 95 % bands: forgotten classes left, retained right.
 
     Args:
-        curves: Relearning curves of an :class:`~pour.AuditReport`.
+        curves: Relearning curves of an `AuditReport`.
         theme: Light or dark.
     """
     if not curves:

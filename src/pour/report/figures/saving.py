@@ -35,7 +35,7 @@ _REFERENCE = re.compile(r'(?<=url\(#)[^)]*(?=\))|(?<=href="#)[^"]*(?=")')
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Write a figure of a ``draw_`` function to a file and return its path. Replace an existing file only if it works.
+    """Write a figure of a `draw_` function to a file and return its path. Replace an existing file only if it works.
 
     Args:
         figure: Figure.
@@ -52,7 +52,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
 
 
 def figure_svg(figure: Figure) -> str:
-    """Return a figure as an ``<svg>`` element of a page, without background, comments, addresses and fonts.
+    """Return a figure as an `<svg>` element of a page, without background, comments, addresses and fonts.
 
     Ids inside contain a digest of the drawing, so that several figures can be in one page. Letters are paths, and the
     figure's label is the text for screen readers.

@@ -152,7 +152,7 @@ class Style:
     def matrix(
         self, axes: Axes, shares: NDArray[np.float64], cell: Callable[[float], str] | None, size: float, **options: Any
     ) -> AxesImage:
-        """Draw a matrix of shares, with the text that ``cell`` returns for each share. Missing shares are grey."""
+        """Draw a matrix of shares, with the text that `cell` returns for each share. Missing shares are grey."""
         colors = LinearSegmentedColormap.from_list("pour", self.shares).with_extremes(bad=self.faint)
         self.frame(axes, self.muted, 0.6)
         for (i, j), value in np.ndenumerate(shares):
@@ -212,7 +212,7 @@ def style_of(theme: Theme) -> Style:
 def drawing(theme: Theme) -> Iterator[Style]:
     """Draw in the style of a theme. Afterwards matplotlib has the user's settings again.
 
-    Example:
+    Examples:
         >>> with drawing("light") as style:
         ...     figure = style.figure(3, 2)
         >>> style.forgotten
@@ -257,7 +257,7 @@ def settings(style: Style | None = None) -> Iterator[None]:
 def plain_text(text: str, *, length: int = _NAME_LENGTH) -> str:
     r"""Return a name that is safe to draw: shortened, and without dollars that would start a formula.
 
-    Example:
+    Examples:
         >>> plain_text("cost $5 <b>")
         'cost \\$5 <b>'
     """
@@ -265,15 +265,15 @@ def plain_text(text: str, *, length: int = _NAME_LENGTH) -> str:
 
 
 def shortened(text: str, *, length: int = _NAME_LENGTH) -> str:
-    """Return a name as one line of at most ``length`` characters, without control characters."""
+    """Return a name as one line of at most `length` characters, without control characters."""
     line = " ".join("".join(" " if unicodedata.category(char)[0] == "C" else char for char in text).split())
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
 
 
 def listed(names: Sequence[str], *, most: int = 4) -> str:
-    """Return names as part of a sentence: the first ``most`` names and the number of the others.
+    """Return names as part of a sentence: the first `most` names and the number of the others.
 
-    Example:
+    Examples:
         >>> listed(["cat", "dog", "ship"], most=2)
         'cat, dog and 1 more'
     """

@@ -36,7 +36,7 @@ def resolve_method(method: EmbeddingMethod) -> Literal["opentsne", "scikit-learn
 
 
 def joint_map(parts: Sequence[Points], seed: int) -> Points:
-    """Map the rows of all models together with scikit-learn, ``(sum of n, 2)`` in the given order."""
+    """Map the rows of all models together with scikit-learn, `(sum of n, 2)` in the given order."""
     from sklearn.manifold import TSNE
 
     threads = importlib.import_module("threadpoolctl")
@@ -54,7 +54,7 @@ def joint_map(parts: Sequence[Points], seed: int) -> Points:
 
 
 def fixed_map(parts: Sequence[Points], seed: int) -> Points:
-    """Map the rows of the first model with openTSNE and put the others into the same map, ``(sum of n, 2)``."""
+    """Map the rows of the first model with openTSNE and put the others into the same map, `(sum of n, 2)`."""
     opentsne = importlib.import_module("openTSNE")
     original, *others = _components(parts, parts[0])
     neighbours = min(_PERPLEXITY, (len(original) - 1) / 3)
@@ -68,7 +68,7 @@ def fixed_map(parts: Sequence[Points], seed: int) -> Points:
 
 
 def _components(parts: Sequence[Points], basis_rows: Points) -> list[Points]:
-    """Return coordinates along the principal axes of ``basis_rows``: fixed signs, at least two columns."""
+    """Return coordinates along the principal axes of `basis_rows`: fixed signs, at least two columns."""
     center = basis_rows.mean(axis=0)
     _, _, axes = np.linalg.svd(basis_rows - center, full_matrices=False)
     axes = axes[:_COMPONENTS]

@@ -46,9 +46,9 @@ def write_report(
     files: Sequence[str | os.PathLike[str]] = (),
     overwrite: bool = True,
 ) -> Path:
-    """Write an audit as one self-contained HTML file, as ``pour audit --report`` does.
+    """Write an audit as one self-contained HTML file, as `pour audit --report` does.
 
-    The page shows the pictures of a report that was made by ``pour.audit(..., pictures=True)``. Nothing is computed
+    The page shows the pictures of a report that was made by `pour.audit(..., pictures=True)`. Nothing is computed
     again, so that a report from a file gives the same page. The page loads nothing, and the same input gives the same
     bytes. A file stays as it was if writing fails.
 
@@ -65,7 +65,7 @@ def write_report(
     Returns:
         The path.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from pour.auditing import AuditedData, AuditedModel, AuditReport, Line, Reading
         >>> model = AuditedModel(digest="0" * 64, architecture=None, methods=("pour-p",), projected=True)

@@ -39,7 +39,7 @@ VERDICTS: dict[Verdict, Sign] = {
 def number(value: float | None) -> str:
     """Return a value with three decimals, or with two digits if it is smaller.
 
-    Example:
+    Examples:
         >>> number(0.12345), number(0.00012), number(12345.6), number(2e-16), number(None)
         ('0.123', '1.2e-04', '12,346', '0.000', '')
     """
@@ -54,7 +54,7 @@ def number(value: float | None) -> str:
 def duration(seconds: float) -> str:
     """Return a time with a suitable unit.
 
-    Example:
+    Examples:
         >>> duration(0.0123), duration(75), duration(7260)
         ('12 ms', '1 min 15 s', '2 h 1 min')
     """
@@ -67,7 +67,7 @@ def duration(seconds: float) -> str:
 
 
 def count_verdicts(lines: Iterable[Line]) -> dict[Verdict, int]:
-    """Return the number of lines with each verdict that occurs, in the order of :data:`VERDICTS`."""
+    """Return the number of lines with each verdict that occurs, in the order of `VERDICTS`."""
     counts = Counter(line.verdict for line in lines)
     return {verdict: counts[verdict] for verdict in VERDICTS if verdict in counts}
 
@@ -86,7 +86,7 @@ class Strip:
 def strip_of(line: Line) -> Strip:
     """Return the places of the unlearned value with its interval, the retrained interval and the original value.
 
-    Example:
+    Examples:
         >>> from pour.auditing import Line, Reading
         >>> strip = strip_of(Line(name="acc_r", section="scores", unlearned=Reading(value=0.5, low=0.0, high=1.0)))
         >>> strip.value, strip.whisker, strip.band

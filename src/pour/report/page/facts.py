@@ -30,7 +30,7 @@ _PACKAGES = ("torch", "numpy", "scikit-learn", "torchmetrics", "safetensors")
 def forgotten_words(data: AuditedData) -> str:
     """Return the names of the forgotten classes; of many classes, the first names and the number of classes.
 
-    Example:
+    Examples:
         >>> from pour.auditing import AuditedData
         >>> forgotten_words(AuditedData(name="d", classes=("cat", "dog", "emu"), forgotten=(0, 2), counts={}))
         '“cat” and “emu”'
@@ -44,7 +44,7 @@ def forgotten_words(data: AuditedData) -> str:
 def access_of(methods: Sequence[str]) -> str:
     """Return the data that the methods of a model's history read, together.
 
-    Example:
+    Examples:
         >>> access_of(["pour-p"]), access_of(["pour-d"]), access_of(["somebody's"])
         ('no data, the weights alone', 'images of the forgotten classes', 'not known')
     """

@@ -70,7 +70,7 @@ def check_payload(payload: object) -> None:
 class Embedding:
     """Points of the same images under several models in one map.
 
-    Example:
+    Examples:
         >>> corners = np.array([[0.0, 0.0], [1.0, 1.0]])
         >>> Embedding(points={"original": corners}, labels=np.array([0, 1]), predictions={"original": np.array([0, 1])})
         Embedding(2 images, models original)

@@ -19,12 +19,12 @@ _SIGNS = {"-": "\u2212"}
 
 
 def mathml(source: str) -> Markup:
-    r"""Return a formula as a ``<math>`` element.
+    r"""Return a formula as a `<math>` element.
 
-    Words and letters are names, quoted text is prose, ``~`` is a thin space. ``_`` and ``^`` start an index or a power:
-    a symbol or a group in braces. The commands are ``\frac{}{}``, ``\sqrt{}``, ``\bar{}`` and ``\sum``.
+    Words and letters are names, quoted text is prose, `~` is a thin space. `_` and `^` start an index or a power:
+    a symbol or a group in braces. The commands are `\frac{}{}`, `\sqrt{}`, `\bar{}` and `\sum`.
 
-    Example:
+    Examples:
         >>> print(mathml(r"\frac{1}{n} x_i^2"))
         <math display="block"><mfrac><mrow><mn>1</mn></mrow><mrow><mi>n</mi></mrow></mfrac><msubsup>...</msubsup></math>
     """

@@ -44,7 +44,7 @@ _SCENES_OF_A_SMALL_PICTURE = 2
 
 
 def choose_scenes(scenes: Scenes, forgotten: Sequence[int], count: int) -> Scenes:
-    """Return the scene with the most forgotten pixels of each of ``count`` equal parts of a split.
+    """Return the scene with the most forgotten pixels of each of `count` equal parts of a split.
 
     Neighbours in a video are similar, so that the best scenes of the whole split would look the same.
     """
@@ -88,7 +88,7 @@ def _overlay_data(report: AuditReport, most: int) -> SegmentationData:
 
 
 def _predictions(model: nn.Module, scenes: Scenes, run: Run) -> NDArray[np.int64]:
-    """Return the class that ``model`` predicts for each pixel, (n, H, W)."""
+    """Return the class that `model` predicts for each pixel, (n, H, W)."""
     network = unwrap(model)
     with on_device(network, run.torch_device), evaluating(network), torch.inference_mode():
         masks = [
@@ -111,7 +111,7 @@ def save_overlays(report: AuditReport, path: Path) -> None:
 
 
 def save_small(figure: Figure, path: Path, *, largest: int = 60_000) -> Path:
-    """Write a figure as the widest PNG of at most ``largest`` bytes."""
+    """Write a figure as the widest PNG of at most `largest` bytes."""
     from PIL import Image
 
     save_figure(figure, path)

@@ -41,14 +41,14 @@ def _environment() -> Environment:
 
 
 def render(template: str, *, scripts: tuple[str, ...], form: Literal["none", "self"] = "none", **context: Any) -> str:
-    """Fill a template. Everything in ``context`` is escaped.
+    """Fill a template. Everything in `context` is escaped.
 
     The page's content security policy contains the digests of its style and scripts. Nothing else runs, and no address
     is loaded.
 
     Args:
-        template: Name of a file in ``templates/``.
-        scripts: Names of the scripts after ``theme.js``, in order.
+        template: Name of a file in `templates/`.
+        scripts: Names of the scripts after `theme.js`, in order.
         form: Target of forms.
         context: Values of the template.
     """

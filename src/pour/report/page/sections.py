@@ -24,10 +24,10 @@ _WIDE = 1.9
 class FigureSection:
     """One figure as the text of an SVG.
 
-    Figures with the same ``group`` share one place of the page, where the reader selects one of them. A page shows
+    Figures with the same `group` share one place of the page, where the reader selects one of them. A page shows
     drawings as images, so that nothing inside an SVG can run or load anything.
 
-    Example:
+    Examples:
         >>> FigureSection(title="A dot", alt="a dot", light="<svg xmlns='http://www.w3.org/2000/svg'/>").sources[0][:26]
         'data:image/svg+xml;base64,'
     """
@@ -58,7 +58,7 @@ class FigureSection:
 
         Args:
             title: Title above the figure.
-            draw: Function that draws the figure, such as :func:`pour.report.figures.draw_confusion`.
+            draw: Function that draws the figure, such as `pour.report.figures.draw_confusion`.
             data: Data of the figure.
             options: Caption, group and choice of the section.
         """

@@ -18,9 +18,9 @@ _CARD_SIDE = 48
 
 
 def thumbnails(images: ImageArray, longest: int = _CARD_SIDE) -> ImageArray:
-    """Reduce (n, height, width, channels) images by a whole factor to at most ``longest`` pixels per side.
+    """Reduce (n, height, width, channels) images by a whole factor to at most `longest` pixels per side.
 
-    Example:
+    Examples:
         >>> thumbnails(np.zeros((2, 224, 224, 3), np.uint8)).shape
         (2, 44, 44, 3)
     """
@@ -36,7 +36,7 @@ def thumbnails(images: ImageArray, longest: int = _CARD_SIDE) -> ImageArray:
 def sheet_of(images: ImageArray) -> tuple[ImageArray, int]:
     """Return one picture with the images from left to right and top to bottom, and its number of columns.
 
-    Example:
+    Examples:
         >>> sheet, columns = sheet_of(np.ones((5, 2, 3, 1), np.uint8))
         >>> sheet.shape, columns
         ((4, 9, 1), 3)
@@ -53,7 +53,7 @@ def sheet_of(images: ImageArray) -> tuple[ImageArray, int]:
 def encode_png(image: ImageArray) -> bytes:
     r"""Return a picture (height, width, 1 or 3) as the bytes of a PNG file, the same bytes for the same picture.
 
-    Example:
+    Examples:
         >>> encode_png(np.zeros((2, 2, 1), np.uint8))[:4]
         b'\x89PNG'
     """

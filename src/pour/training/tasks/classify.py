@@ -94,7 +94,7 @@ class Images(Task[ImageDataset, ImageSplit]):
     ) -> dict[str, Any]:
         """Return the accuracy by split and by test class, and Neural Collapse on training images, ready for JSON.
 
-        Images of the classes in ``without`` count as ``forgotten`` only.
+        Images of the classes in `without` count as `forgotten` only.
         """
         forgotten = self.left_out(dataset, without)
         accuracy: dict[str, float] = {}
@@ -131,7 +131,7 @@ class Classify(Images):
     metrics: ClassVar[tuple[str, ...]] = ("acc_r", "acc_f", "aus", "rmia_tpr", "rus_o", "rus_r", "probe_linear")
 
     weights: str | None = None
-    """Weights that training starts from: a file, or a name of :data:`pour.models.PRETRAINED`."""
+    """Weights that training starts from: a file, or a name of `pour.models.PRETRAINED`."""
     freeze_backbone: bool = False
     """Train only the head. Methods still train the whole network."""
     image_size: int | None = None

@@ -164,7 +164,7 @@ class Match(Images):
         return PROMPTS if _is_trained(arch) else REQUEST_PROMPTS
 
     def text_encoder(self, arch: str) -> TextEncoder:
-        """Return the text encoder that belongs to the network ``arch``."""
+        """Return the text encoder that belongs to the network `arch`."""
         if not _is_trained(arch):
             return _pretrained(arch)[1]
         return minilm_encoder() if self.text is None else TextTable.load(self.text)
@@ -211,7 +211,7 @@ class Match(Images):
 
 
 def _is_trained(arch: str) -> bool:
-    """Return whether the image encoder ``arch`` is trained here; the others are pretrained."""
+    """Return whether the image encoder `arch` is trained here; the others are pretrained."""
     return arch.startswith("clip-")
 
 

@@ -61,7 +61,7 @@ class Segment(Task[SegmentationDataset, Scenes]):
     metrics: ClassVar[tuple[str, ...]] = ("iou_r", "iou_r_rest", "iou_f", "cka_f_o", "cka_r_o", "rus_o", "raw.rus_o")
 
     weights: str | None = None
-    """Weights that training starts from, for the network or its encoder: a file, or a name of ``pour weights``."""
+    """Weights that training starts from, for the network or its encoder: a file, or a name of `pour weights`."""
     enlarge: int = 1
     """Factor by which the network enlarges images."""
     limit: int | None = None
@@ -127,7 +127,7 @@ class Segment(Task[SegmentationDataset, Scenes]):
         return labels[pixels], scores.argmax(dim=1)[pixels], samples
 
     def draw(self, samples: Any, classes: Collection[int], seed: int) -> Tensor:
-        """Keep at most ``pixels`` pixels of the forgotten and of the retained classes.
+        """Keep at most `pixels` pixels of the forgotten and of the retained classes.
 
         Every class has its share of its side, and every pixel of a class the same chance, so that a measure of the
         drawn pixels has the expectation of the measure of all pixels.
@@ -248,7 +248,7 @@ _read = lru_cache(maxsize=3)(Scenes.of)
 def class_weights(scenes: Scenes) -> Tensor:
     """Return the weight of each class in the loss, (C,): the root of its inverse frequency, 1 on average over pixels.
 
-    Example:
+    Examples:
         >>> masks = np.array([[[0, 0, 0, 0], [0, 0, 0, 1]]], np.uint8)
         >>> class_weights(Scenes(np.zeros((1, 2, 4, 3), np.uint8), masks, num_classes=2))
         tensor([0.8294, 2.1943])

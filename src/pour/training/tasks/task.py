@@ -81,7 +81,7 @@ class Dataset(Protocol):
 
     @property
     def splits(self) -> Mapping[str, Any]:
-        """Samples by the name of their split, with at least ``train`` and ``test``."""
+        """Samples by the name of their split, with at least `train` and `test`."""
 
 
 DatasetT = TypeVar("DatasetT", bound=Dataset)
@@ -116,8 +116,8 @@ class Score:
 class Task(ABC, Generic[DatasetT, SamplesT]):
     """One kind of experiment. The fields of a subclass are its settings; each has a default.
 
-    Subclass it, decorate the subclass with :func:`register_task`, and every command accepts the task. Packages register
-    their tasks with the entry point group ``pour.tasks``.
+    Subclass it, decorate the subclass with `register_task`, and every command accepts the task. Packages register
+    their tasks with the entry point group `pour.tasks`.
     """
 
     name: ClassVar[str]
@@ -132,25 +132,25 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
     knows_unseen: ClassVar[bool] = False
     """Whether a model can recognise classes that it was not trained on, as from their texts."""
     unit: ClassVar[str] = "image"
-    """Noun for the labelled unit: ``image`` or ``pixel``."""
+    """Noun for the labelled unit: `image` or `pixel`."""
 
     # Data
 
     @classmethod
     @abstractmethod
     def accepts(cls, data: str, arch: str | None) -> bool:
-        """Return whether this task trains the network ``arch`` on the dataset with the name ``data``."""
+        """Return whether this task trains the network `arch` on the dataset with the name `data`."""
 
     @abstractmethod
     def defaults(self, data: str) -> tuple[str, str]:
-        """Return the network and the recipe that the dataset with the name ``data`` gets by default."""
+        """Return the network and the recipe that the dataset with the name `data` gets by default."""
 
     @abstractmethod
     def load(self, name: str, root: str | Path | None = None, *, download: bool = False) -> DatasetT:
-        """Open the dataset with the name ``name`` from the data folder ``root``."""
+        """Open the dataset with the name `name` from the data folder `root`."""
 
     def split(self, dataset: DatasetT, name: str, limit: int | None = None) -> SamplesT:
-        """Return the samples of a split, at most ``limit`` of them, evenly over the split."""
+        """Return the samples of a split, at most `limit` of them, evenly over the split."""
         samples: SamplesT = dataset.splits[name]
         if limit is None or limit >= len(samples):
             return samples
@@ -164,7 +164,7 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
         return 1000
 
     def batches(self, samples: SamplesT, run: Run) -> EpochLoader:
-        """Return the samples in their order as batches of inputs and labels on the device of ``run``."""
+        """Return the samples in their order as batches of inputs and labels on the device of `run`."""
         return samples.batches(self.batch_size(run), run.torch_device)
 
     @abstractmethod
@@ -175,7 +175,7 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
 
     @abstractmethod
     def classes(self, dataset: DatasetT, request: ClassRequest) -> tuple[int, ...]:
-        """Return the indices of the classes that ``request`` names."""
+        """Return the indices of the classes that `request` names."""
 
     def left_out(self, dataset: DatasetT, without: ClassRequest) -> tuple[int, ...]:
         """Return the indices of the classes that a training leaves out, which may be none."""
@@ -183,7 +183,7 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
 
     @abstractmethod
     def belongs(self, labels: Tensor, classes: Collection[int]) -> Tensor:
-        """Return whether each sample of a batch shows one of ``classes``: (n,) boolean.
+        """Return whether each sample of a batch shows one of `classes`: (n,) boolean.
 
         Such a sample is a forget sample. Only its other pixels or tags count for the scores of retained classes.
         """
@@ -222,14 +222,14 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
         return None
 
     def counts(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Return counts per sample, (n, ...), whose sums over samples :meth:`scores` reads."""
+        """Return counts per sample, (n, ...), whose sums over samples `scores` reads."""
         return self.confusion(scores, labels)
 
     def scores(self, counts: Tensor, classes: Collection[int], names: tuple[str, ...]) -> dict[str, Score]:
         """Return the metrics of answers by name; by default the accuracy on retained and on forgotten classes.
 
         Args:
-            counts: Sums of :meth:`counts` over k sets of samples, (k, ...).
+            counts: Sums of `counts` over k sets of samples, (k, ...).
             classes: Forgotten classes.
             names: Names of all classes.
         """
@@ -241,14 +241,14 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
         }
 
     def check_head(self, head: Head, num_classes: int) -> None:
-        """Raise UsageError if a model with the head ``head`` does not suit the task."""
+        """Raise UsageError if a model with the head `head` does not suit the task."""
 
     def hold_out(
         self, dataset: DatasetT, samples: SamplesT, classes: tuple[int, ...], seed: int
     ) -> tuple[SamplesT, SamplesT]:
         """Divide samples into training samples and a tenth of each class that is held out.
 
-        Samples with several labels are divided by whether they show one of ``classes``.
+        Samples with several labels are divided by whether they show one of `classes`.
         """
         if self.one_label:
             return hold_out(samples, samples.labels, dataset.classes, HELD_OUT, seed)
@@ -265,7 +265,7 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
         train: SamplesT | None = None,
         validation: int | None = None,
     ) -> dict[str, Any]:
-        """Return the fields of a :class:`~pour.ForgetRequest` to forget ``classes`` in the network ``arch``.
+        """Return the fields of a `ForgetRequest` to forget `classes` in the network `arch`.
 
         Args:
             arch: Name of the network.
@@ -282,7 +282,7 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
 
     @abstractmethod
     def request_data(self, arch: str, dataset: DatasetT, classes: tuple[int, ...], train: SamplesT) -> dict[str, Any]:
-        """Return the fields of a :class:`~pour.ForgetRequest` that offers the training samples ``train``."""
+        """Return the fields of a `ForgetRequest` that offers the training samples `train`."""
 
     # Results
 
@@ -294,21 +294,21 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
         models: Mapping[str, nn.Module],
         run: Run,
     ) -> dict[str, dict[str, float]]:
-        """Return readings of a stored result that the audit does not have: ``value`` and number ``n``, by name.
+        """Return readings of a stored result that the audit does not have: `value` and number `n`, by name.
 
         Args:
             arch: Network of the models.
-            dataset: Dataset that :meth:`load` has opened.
+            dataset: Dataset that `load` has opened.
             classes: Forgotten classes.
-            models: The models ``original`` and ``unlearned``.
+            models: The models `original` and `unlearned`.
             run: Device of the models.
         """
         return {}
 
     def is_quick(self, arch: str) -> bool:
-        """Return whether the network ``arch`` needs no training loop, so that a grid prepares the models of all seeds.
+        """Return whether the network `arch` needs no training loop, so that a grid prepares the models of all seeds.
 
-        Such a task defines :meth:`train_quickly`.
+        Such a task defines `train_quickly`.
         """
         return False
 
@@ -324,11 +324,11 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
 
     @abstractmethod
     def build(self, arch: str, dataset: DatasetT) -> nn.Module:
-        """Return the network ``arch`` for the classes of ``dataset``, as training starts from it."""
+        """Return the network `arch` for the classes of `dataset`, as training starts from it."""
 
     @abstractmethod
     def loss(self, samples: SamplesT, run: Run) -> Callable[..., Tensor]:
-        """Return the objective of training on ``samples``: ``loss(model, inputs, labels)``."""
+        """Return the objective of training on `samples`: `loss(model, inputs, labels)`."""
 
     def train(
         self,
@@ -341,15 +341,15 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
         resume: Path | None = None,
         resume_seconds: float = 20.0,
     ) -> tuple[nn.Module, TrainingLog]:
-        """Train the network ``arch``; with ``without``, train the retrained reference without these classes.
+        """Train the network `arch`; with `without`, train the retrained reference without these classes.
 
-        The head has a score for every class of the dataset, also for the classes of ``without``.
+        The head has a score for every class of the dataset, also for the classes of `without`.
 
         Args:
             dataset: Training samples.
             recipe: Optimiser, schedule and length of the training.
             run: Seed, device, precision and progress bar.
-            arch: A name from :func:`pour.list_models`.
+            arch: A name from `pour.list_models`.
             without: Classes to leave out, by name or index.
             resume: File that keeps the state of an unfinished training. The same call resumes it.
             resume_seconds: Shortest time between two writes of that file.
@@ -402,7 +402,7 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
     def train_quickly(
         self, dataset: DatasetT, recipe: Recipe, run: Run, arch: str, without: ClassRequest
     ) -> tuple[nn.Module, TrainingLog]:
-        """Return a network for which :meth:`is_quick` is true; see :meth:`train`."""
+        """Return a network for which `is_quick` is true; see `train`."""
         raise NotImplementedError
 
     def finish(self, model: nn.Module, dataset: DatasetT, arch: str) -> nn.Module:
@@ -410,7 +410,7 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
         return model
 
     def answers(self, model: nn.Module, samples: SamplesT, run: Run) -> Tensor:
-        """Return the sum of :meth:`counts` over ``samples``, by default answers by true and predicted class: (C, C)."""
+        """Return the sum of `counts` over `samples`, by default answers by true and predicted class: (C, C)."""
         network = unwrap(model)
         with on_device(network, run.torch_device), evaluating(network), torch.inference_mode():
             parts = [
@@ -424,26 +424,26 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
         """Return the scores of a trained model on every split, ready for JSON."""
 
     def record_scores(self, model: nn.Module, described: Mapping[str, Any]) -> None:
-        """Write what :meth:`describe` found to the card of a trained model, for the checks of its later use."""
+        """Write what `describe` found to the card of a trained model, for the checks of its later use."""
         training = card_of(model).training
         if training is not None:
             change_card(model, training=replace(training, **self.recorded_scores(described)))
 
     def recorded_scores(self, described: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``accuracy`` by split and ``class_accuracy`` on the test split of :meth:`describe`, if it has them."""
+        """Return `accuracy` by split and `class_accuracy` on the test split of `describe`, if it has them."""
         names = ("accuracy", "class_accuracy")
         return {name: described[name] for name in names if name in described}
 
     @abstractmethod
     def summary(self, described: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Return what :meth:`describe` found as the head and the lines of a small table."""
+        """Return what `describe` found as the head and the lines of a small table."""
 
     def save(self, model: nn.Module, path: Path, dataset: DatasetT, arch: str) -> None:
-        """Write a trained model to ``path``."""
+        """Write a trained model to `path`."""
         save(model.cpu(), path, overwrite=True)
 
     def load_model(self, path: Path, dataset: DatasetT, arch: str) -> nn.Module:
-        """Return the model that :meth:`save` wrote."""
+        """Return the model that `save` wrote."""
         return load(path)
 
 
@@ -458,7 +458,7 @@ TaskT = TypeVar("TaskT", bound=type[Task[Any, Any]])
 
 
 def register_task(task: TaskT) -> TaskT:
-    """Class decorator: register a task under its ``name``. Raise UsageError if the class is no valid task."""
+    """Class decorator: register a task under its `name`. Raise UsageError if the class is no valid task."""
     if not isinstance(task, type) or not issubclass(task, Task):
         raise UsageError(f"A task is a subclass of pour.training.Task, not {task!r}.")
     for attribute in ("name", "metrics"):
@@ -477,7 +477,7 @@ def register_task(task: TaskT) -> TaskT:
 def list_tasks() -> tuple[str, ...]:
     """Return the names of all tasks.
 
-    Example:
+    Examples:
         >>> sorted(list_tasks())[:3]
         ['classify', 'match', 'segment']
     """
@@ -486,9 +486,9 @@ def list_tasks() -> tuple[str, ...]:
 
 
 def get_task(name: str, **settings: Any) -> Task[Any, Any]:
-    """Return the task ``name`` with these settings, and import only its module. Raise UsageError for an unknown name.
+    """Return the task `name` with these settings, and import only its module. Raise UsageError for an unknown name.
 
-    Example:
+    Examples:
         >>> get_task("segment", enlarge=2).identity()["enlarge"]
         2
     """
@@ -504,14 +504,14 @@ def get_task(name: str, **settings: Any) -> Task[Any, Any]:
 
 
 def setting_names(name: str) -> tuple[str, ...]:
-    """Return the names of the settings of the task ``name``."""
+    """Return the names of the settings of the task `name`."""
     return tuple(field.name for field in fields(type(get_task(name))))
 
 
 def task_of_labels(labels: Tensor) -> str:
     """Return the name of the task that a batch of labels belongs to.
 
-    Example:
+    Examples:
         >>> import torch
         >>> task_of_labels(torch.tensor([0, 1])), task_of_labels(torch.zeros(1, 4, 4, dtype=torch.int64))
         ('classify', 'segment')
@@ -525,9 +525,9 @@ def task_of_labels(labels: Tensor) -> str:
 
 
 def find_task(data: str, arch: str | None = None) -> str:
-    """Return the name of the task that trains the network ``arch`` on the dataset ``data``.
+    """Return the name of the task that trains the network `arch` on the dataset `data`.
 
-    Example:
+    Examples:
         >>> find_task("camvid"), find_task("digits"), find_task("digits", "clip-resnet-digits")
         ('segment', 'classify', 'match')
     """

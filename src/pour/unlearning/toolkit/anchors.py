@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["Anchor", "AnchorKind", "anchor_kind", "anchored_steps", "has_copies", "transformed_copies", "with_copies"]
 
 Anchor = Literal["auto", "views", "retained"]
-"""Anchors to use: transformed copies of the forget images, or retained images. ``auto`` takes retained images if the
+"""Anchors to use: transformed copies of the forget images, or retained images. `auto` takes retained images if the
 request has them, otherwise copies."""
 AnchorKind = Literal["views", "retained", "none"]
-"""Anchors of a run; ``none`` if the inputs are not images and there are no retained images."""
+"""Anchors of a run; `none` if the inputs are not images and there are no retained images."""
 
 # Smaller planes have too few distinct shifts.
 _SMALLEST_SIDE = 4
@@ -40,9 +40,9 @@ _SALT = 23
 
 
 def has_copies(inputs: Tensor) -> bool:
-    """Return whether ``inputs`` are planes that can be rolled and turned: (n, ..., height, width), floats or uint8.
+    """Return whether `inputs` are planes that can be rolled and turned: (n, ..., height, width), floats or uint8.
 
-    Example:
+    Examples:
         >>> has_copies(torch.zeros(2, 3, 8, 6)), has_copies(torch.zeros(2, 64))
         (True, False)
     """
@@ -99,13 +99,13 @@ def anchored_steps(
 ) -> EpochsFrom:
     """Return batches of forget images with their labels and with anchors, one batch per step.
 
-    Every step has ``batch_size`` forget images, whatever the sizes of the source's batches: a set of fewer images is
+    Every step has `batch_size` forget images, whatever the sizes of the source's batches: a set of fewer images is
     repeated, and larger batches are divided.
 
     Args:
-        request: Forget images and, for ``retained``, retained images.
+        request: Forget images and, for `retained`, retained images.
         run: Seed and device.
-        kind: Kind of the anchors, not ``none``.
+        kind: Kind of the anchors, not `none`.
         batch_size: Number of forget images per step.
         anchors: Number of anchors per step.
         steps: Number of steps.
@@ -134,7 +134,7 @@ def _generator(run: Run, salt: int, number: int) -> torch.Generator:
 
 
 def _regrouped(batches: Epochs, size: int, run: Run, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches of exactly ``size`` images without end, from one epoch after the other."""
+    """Yield batches of exactly `size` images without end, from one epoch after the other."""
     waiting: list[tuple[Tensor, Tensor]] = []
     # The epochs of two rounds must not be shuffled alike.
     for epoch in itertools.count(100_000 * number):
@@ -151,7 +151,7 @@ def _regrouped(batches: Epochs, size: int, run: Run, number: int) -> Iterator[tu
 
 
 def transformed_copies(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return ``count`` transformed copies of ``images`` that seldom still look like their class.
+    """Return `count` transformed copies of `images` that seldom still look like their class.
 
     Each copy is drawn from a random image and passes these steps, each with a probability of its own: its halves or
     its sides are exchanged with another image's, it is turned by a multiple of 90 degrees (180 if it is not square)
@@ -161,9 +161,9 @@ def transformed_copies(images: Tensor, count: int, generator: torch.Generator) -
     Args:
         images: Floats of shape (n, ..., height, width).
         count: Number of copies.
-        generator: Source of randomness, on the device of ``images``.
+        generator: Source of randomness, on the device of `images`.
 
-    Example:
+    Examples:
         >>> generator = torch.Generator().manual_seed(0)
         >>> transformed_copies(torch.rand(2, 1, 8, 8), 5, generator).shape
         torch.Size([5, 1, 8, 8])
@@ -206,7 +206,7 @@ def transformed_copies(images: Tensor, count: int, generator: torch.Generator) -
 
 
 def _rolled(copies: Tensor, axis: int, generator: torch.Generator) -> Tensor:
-    """Roll each copy along ``axis`` by its own random number of pixels."""
+    """Roll each copy along `axis` by its own random number of pixels."""
     size = copies.shape[axis]
     limit = max(1, int(_LARGEST_SHIFT * size))
     shifts = torch.randint(-limit, limit + 1, (len(copies), 1), generator=generator, device=copies.device)

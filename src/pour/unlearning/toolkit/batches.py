@@ -40,13 +40,13 @@ class EpochsFrom:
 def side_by_side(*loaders: Epochs, length: int | None = None) -> EpochsFrom:
     """Return batches that contain the batches of all loaders in one tuple.
 
-    A loader with fewer than ``length`` batches starts again, in a new order.
+    A loader with fewer than `length` batches starts again, in a new order.
 
     Args:
         loaders: Loaders.
         length: Number of batches per epoch; by default the number of the longest loader.
 
-    Example:
+    Examples:
         >>> long = EpochsFrom(3, lambda number: iter([(1,), (2,), (3,)]))
         >>> short = EpochsFrom(2, lambda number: iter([(10,), (20,)]))
         >>> list(side_by_side(long, short).epoch(0))
@@ -71,7 +71,7 @@ def side_by_side(*loaders: Epochs, length: int | None = None) -> EpochsFrom:
 def in_sequence(passes: Sequence[tuple[Epochs, tuple[Any, ...]]]) -> EpochsFrom:
     """Return the batches of one loader after the other, each batch extended by the values of its pass.
 
-    The n-th pass of epoch e is epoch ``e * passes + n`` of its loader, so a repeated loader has another order.
+    The n-th pass of epoch e is epoch `e * passes + n` of its loader, so a repeated loader has another order.
 
     Args:
         passes: Each a loader and the values for all of its batches.
@@ -86,12 +86,12 @@ def in_sequence(passes: Sequence[tuple[Epochs, tuple[Any, ...]]]) -> EpochsFrom:
 
 
 def from_epoch(batches: Epochs, first: int) -> EpochsFrom:
-    """Return the epochs of a loader from epoch ``first``, for a method that calls the training loop several times."""
+    """Return the epochs of a loader from epoch `first`, for a method that calls the training loop several times."""
     return EpochsFrom(len(batches), lambda number: batches.epoch(first + number))
 
 
 def repeated(batches: Epochs, times: int) -> EpochsFrom:
-    """Return batches that each occur ``times`` times in a row."""
+    """Return batches that each occur `times` times in a row."""
 
     def epoch(number: int) -> Iterator[tuple[Any, ...]]:
         return (batch for batch in batches.epoch(number) for _ in range(times))
@@ -115,7 +115,7 @@ def with_step_value(batches: Epochs, value: Callable[[int], float]) -> EpochsFro
 
 
 def with_random_labels(batches: Epochs, labels: Sequence[int], seed: int) -> EpochsFrom:
-    """Return batches of images with random labels, drawn uniformly from ``labels`` and again in every epoch."""
+    """Return batches of images with random labels, drawn uniformly from `labels` and again in every epoch."""
 
     def epoch(number: int) -> Iterator[tuple[Any, ...]]:
         rng = np.random.default_rng([seed, number])

@@ -121,7 +121,7 @@ class Matching:
 
     @torch.no_grad()
     def mean_loss(self, batches: Sequence[tuple[Tensor, ...]]) -> float:
-        """Return the mean loss over ``batches`` of the network as it is."""
+        """Return the mean loss over `batches` of the network as it is."""
         with evaluating(self._model):
             losses = [self.loss(self._model, *batch).item() for batch in batches]
         return sum(losses) / len(losses)
@@ -163,7 +163,7 @@ def copy_state(model: nn.Module) -> dict[str, Tensor]:
 def move_back(
     model: nn.Module, original: dict[str, Tensor], measure: Callable[[], Measured], *, most_left: float
 ) -> tuple[float, Measured | None]:
-    """Move ``model`` back towards its original weights until it is accepted; return the kept part and its measures.
+    """Move `model` back towards its original weights until it is accepted; return the kept part and its measures.
 
     The parts 1, 0.9, 0.8, ... 0.1 of the way are tried. If none is accepted, the original weights are restored, and
     the part is 0, without measures.
@@ -171,7 +171,7 @@ def move_back(
     Args:
         model: Trained network, changed in place.
         original: State dict from before the training.
-        measure: Function that measures ``model`` as it is.
+        measure: Function that measures `model` as it is.
         most_left: Largest share of the forget images that may keep their class as released.
     """
     trained = copy_state(model)

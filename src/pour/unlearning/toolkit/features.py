@@ -37,9 +37,9 @@ _POINTS = 4
 
 
 def is_among(labels: Tensor, classes: Iterable[int]) -> Tensor:
-    """Return where ``labels`` are one of ``classes``, without copying the classes to the device in a captured step.
+    """Return where `labels` are one of `classes`, without copying the classes to the device in a captured step.
 
-    Example:
+    Examples:
         >>> is_among(torch.arange(4), [1, 3])
         tensor([False,  True, False,  True])
     """
@@ -91,7 +91,7 @@ def all_features_of(
 def class_rows(
     model: nn.Module, head: Head, batches: Iterable[tuple[Tensor, Tensor]], classes: Collection[int], run: Run
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the features of ``classes`` as rows (n, d) and one label per row.
+    """Yield the features of `classes` as rows (n, d) and one label per row.
 
     An image has one row, the average over its positions. In a scene, each cell whose middle shows a class has one.
     """
@@ -108,10 +108,10 @@ def pool_features(features: Tensor, dim: int) -> Tensor:
     """Return features (n, d), averaged over the positions of token sequences and maps.
 
     Args:
-        features: Features whose dimension ``dim`` has the size d.
+        features: Features whose dimension `dim` has the size d.
         dim: -1 for vectors and tokens, 1 for maps.
 
-    Example:
+    Examples:
         >>> pool_features(torch.zeros(2, 64, 4, 4), 1).shape, pool_features(torch.zeros(2, 64), -1).shape
         (torch.Size([2, 64]), torch.Size([2, 64]))
     """
@@ -127,7 +127,7 @@ def row_distances(first: Tensor, second: Tensor, labels: Tensor) -> Tensor:
 def forgotten_rows(model: nn.Module, labels: Tensor, classes: Collection[int], shape: tuple[int, ...]) -> Tensor:
     """Return 1 for each row of a forgotten class, otherwise 0, for rows of the given shape.
 
-    All rows of a forget image belong to its class. In a scene, the cells that contain a pixel of ``classes`` do.
+    All rows of a forget image belong to its class. In a scene, the cells that contain a pixel of `classes` do.
 
     Args:
         model: Network that computed the features.

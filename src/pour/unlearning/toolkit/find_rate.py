@@ -29,7 +29,7 @@ def find_rate(trial: Callable[[float], float], rates: Sequence[float] = RATES) -
         trial: Function that makes a trial run at a rate from the same start.
         rates: Rates from the highest to the lowest.
 
-    Example:
+    Examples:
         >>> find_rate({1e-2: 5.0, 1e-3: 0.5, 1e-4: 0.4, 1e-5: 1.0}.__getitem__, (1e-2, 1e-3, 1e-4, 1e-5))
         0.001
     """

@@ -70,7 +70,7 @@ class Answers:
         self._before = [_scores(model, batch) for batch in anchors]
 
     def behind(self, removal: Projector | Eraser, model: nn.Module, head: Head) -> tuple[float, float]:
-        """Return the shares ``left`` and ``changed`` of :class:`Choice` for ``model`` behind ``removal``."""
+        """Return the shares `left` and `changed` of `Choice` for `model` behind `removal`."""
         with _projected_in_place(model, head, removal, self.forgotten) as projected:
             return self._left(projected), self._changed(projected)
 
@@ -109,7 +109,7 @@ def choose_by_measurement(
     """Return the first candidate whose projection removes the class and changes no decision between retained classes.
 
     A candidate is accepted if at most 0.2 % of the forget images get a forgotten class as their answer behind its
-    projection, and if no anchor changes its decision between retained classes. ``decisions`` is a candidate only if it
+    projection, and if no anchor changes its decision between retained classes. `decisions` is a candidate only if it
     is well conditioned. If none is accepted, the candidate that leaves the least of the class is returned; among
     equals, the candidate that changes the fewest decisions.
 
@@ -146,7 +146,7 @@ def choose_by_measurement(
 def _removal(
     head: Head, classes: tuple[int, ...], direction: RowDirection, earlier: Collection[int], *, is_only: bool
 ) -> Projector | Eraser:
-    """Return the map of ``direction``, behind the map of an earlier request whose projector is still in place."""
+    """Return the map of `direction`, behind the map of an earlier request whose projector is still in place."""
     before = head.module if isinstance(head.module, ProjectedHead) else None
     # A later request must not move the scores of an earlier one off the mean, so it sets them all.
     together = with_earlier(head, classes, earlier)
@@ -160,7 +160,7 @@ def _removal(
 def _projected_in_place(
     model: nn.Module, head: Head, removal: Projector | Eraser, forgotten: tuple[int, ...]
 ) -> Iterator[nn.Module]:
-    """Put ``removal`` in front of the linear layer of ``head`` while the block runs; all classes keep their scores."""
+    """Put `removal` in front of the linear layer of `head` while the block runs; all classes keep their scores."""
     place = find_head(model).module
     removal = removal.to(head.weight.device)
     projected = ProjectedHead(head.layer, removal, forgotten=forgotten, forgotten_logit="keep")
@@ -181,6 +181,6 @@ def _changed_decisions(before: Tensor, after: Tensor) -> Tensor:
 
 
 def _scores(model: nn.Module, images: Tensor) -> Tensor:
-    """Return the scores of ``images`` in single precision, the model in evaluation mode."""
+    """Return the scores of `images` in single precision, the model in evaluation mode."""
     with evaluating(model), torch.no_grad():
         return scores_of(model(to_unit(images))).float()

@@ -38,7 +38,7 @@ class ProjectingMethod(Method):
     )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Put the projector or eraser of the method in front of the head of ``model``."""
+        """Put the projector or eraser of the method in front of the head of `model`."""
         head = find_head(model)
         classes = requested_classes(model, request)
         removal = self.removal(model, head, classes, request, run)
@@ -48,7 +48,7 @@ class ProjectingMethod(Method):
     def removal(
         self, model: nn.Module, head: Head, classes: tuple[int, ...], request: Granted, run: Run
     ) -> Projector | Eraser:
-        """Return the map of the features that removes ``classes``."""
+        """Return the map of the features that removes `classes`."""
 
 
 @dataclass(kw_only=True)

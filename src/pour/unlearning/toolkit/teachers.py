@@ -32,7 +32,7 @@ def frozen_copy(model: nn.Module, run: Run) -> nn.Module:
 
 @contextlib.contextmanager
 def _changed(attributes: Iterable[tuple[Tensor | nn.Module, str]], value: Any) -> Iterator[None]:
-    """Set these attributes of parameters or modules to ``value`` while the block runs."""
+    """Set these attributes of parameters or modules to `value` while the block runs."""
     before = [(owner, name, getattr(owner, name)) for owner, name in attributes]
     for owner, name, _ in before:
         setattr(owner, name, value)
@@ -73,7 +73,7 @@ def fresh_model(model: nn.Module, request: Granted, run: Run) -> nn.Module:
     """Return a freshly initialised network of the request, drawn with the run's seed alone.
 
     Raises:
-        UsageError: The network has another number of scores than ``model``.
+        UsageError: The network has another number of scores than `model`.
     """
     with run.seeded():
         fresh = request.build()
@@ -103,7 +103,7 @@ def unmasked(model: nn.Module, run: Run) -> Callable[[Tensor], Tensor]:
 def divergence(teacher: Tensor, student: Tensor, *, temperature: float = 1.0) -> Tensor:
     """Return T^2 KL(softmax(teacher / T) || softmax(student / T)), averaged over the batch, of scores (n, C, ...).
 
-    Example:
+    Examples:
         >>> divergence(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 2.0]])).item()
         0.4337...
     """

@@ -13,7 +13,7 @@ __all__ = ["check_weight"]
 
 
 def check_weight(layer: nn.Module, name: str, method: str) -> None:
-    """Raise UsageError if ``layer`` computes its weight or bias from other parameters, so that a change would be lost.
+    """Raise UsageError if `layer` computes its weight or bias from other parameters, so that a change would be lost.
 
     Args:
         layer: Linear layer or convolution.
