@@ -84,8 +84,8 @@ def methods_page() -> Iterator[str]:
     yield GENERATED
     yield (
         "Each card shows the data that a method reads, and its options with their defaults.\n\n"
-        "*Six small networks* is its result at its defaults on [a test bed](../results/first-call.md). The first number is\n"
-        "the accuracy that is left on the class. The second is the change on the other classes in points.\n\n"
+        "*Six small networks* is its result at its defaults on [a test bed](../results/first-call.md). The first\n"
+        "number is the accuracy that is left on the class. The second is the change on the other classes in points.\n\n"
         "[Choose a method](../how-to/choose-a-method.md) explains which method suits your data.\n"
     )
     infos = {info.name: info for info in pour.list_methods()}

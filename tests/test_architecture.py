@@ -14,6 +14,7 @@ from pour.training import list_tasks
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "pour"
 PAGE = (ROOT / "docs" / "project" / "architecture.md").read_text(encoding="utf-8")
+DIAGRAMS = "".join(file.read_text("utf-8") for file in sorted((ROOT / "docs" / "images" / "diagrams").glob("*.txt")))
 ROOMS = re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE)
 
 
@@ -84,7 +85,7 @@ def test_a_question_for_the_kind_is_found() -> None:
 
 
 def test_every_file_that_the_page_names_exists() -> None:
-    paths = re.findall(rf"\b((?:{'|'.join(ROOMS)})/[\w/]+\.py)", PAGE)
+    paths = re.findall(rf"\b((?:{'|'.join(ROOMS)})/[\w/]+\.py)", PAGE + DIAGRAMS)
     assert len(set(paths)) > 30
     assert not [path for path in paths if not (SOURCE / path).exists()]
 
