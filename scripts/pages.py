@@ -19,6 +19,7 @@ from link_terms import GLOSSARY, first_uses, terms, with_links
 
 import pour
 from pour.cli import COMMANDS, make_app
+from pour.cli.examples import EXAMPLES
 from pour.metrics import list_metrics
 from pour.unlearning import get_method
 from pour.unlearning.contract import declaration
@@ -38,14 +39,23 @@ def cli_page() -> Iterator[str]:
     yield "# Command line\n"
     yield GENERATED
     yield "Every command prints this text with `--help`. Wrong use ends with exit code 2, failed work with 1.\n"
+    yield "\n".join(["```console {.no-run}", *_examples(""), "```\n"])
     app: Any = typer.main.get_command(make_app([]))
     for name in COMMANDS:
         command: click.Command = app.commands[name]
         yield f"## pour {name}\n"
         yield f"{_prose(command.help or '')}\n"
         yield f"```text\n{_usage(name, command)}\n```\n"
+        yield "\n".join(["```console {.no-run}", *_examples(name), "```\n"])
         rows = [_parameter(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)]
         yield from _table(("flag", "meaning", "default"), [row for row in rows if row])
+
+
+def _examples(name: str) -> Iterator[str]:
+    """Yield the examples of a command as lines of a console: its purpose, and the command after a prompt."""
+    for example in EXAMPLES[name]:
+        first, *rest = example.lines(100)
+        yield from (f"# {example.purpose}", f"$ {first}", *rest)
 
 
 def _prose(text: str) -> str:

@@ -10,10 +10,11 @@ import warnings
 from typing import Annotated, Any, ClassVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 import pour
 from pour._memory import keep_freed_memory
+from pour.cli.examples import help_footer
 from pour.cli.in_flags import flags_of, in_flags
 from pour.cli.interruption import after_interruption
 from pour.cli.method_flags import chosen_method, with_method_options
@@ -22,27 +23,15 @@ from pour.errors import PourError, UsageError
 __all__ = ["main", "make_app"]
 
 
-COMMANDS = (
-    "demo",
-    "train",
-    "inspect",
-    "unlearn",
-    "audit",
-    "export",
-    "tune",
-    "bench",
-    "table",
-    "study",
-    "view",
-    "history",
-    "methods",
-    "metrics",
-    "datasets",
-    "models",
-    "weights",
-    "texts",
-)
-"""Names of the commands in the order of `pour --help`; each is a function in a module of the same name."""
+GROUPS = {
+    "Start": ("demo", "inspect"),
+    "Models": ("train", "unlearn", "audit", "view", "export", "history"),
+    "Compare methods": ("bench", "tune", "table", "study"),
+    "Methods, data and weights": ("methods", "metrics", "datasets", "models", "weights", "texts"),
+}
+"""Names of the commands in the panels of `pour --help`; each is a function in a module of the same name."""
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+"""Names of all commands, in the order of `pour --help`."""
 _INTERRUPTED = 130
 
 
@@ -81,8 +70,8 @@ def make_app(arguments: list[str]) -> typer.Typer:
     """Return the application, with the flags of the method that `arguments` name."""
     app = typer.Typer(
         name="pour",
-        help="Make a trained vision model forget classes, and prove how well it did. In five minutes: pour demo, "
-        "then pour train, pour unlearn, and pour audit --report.",
+        cls=_Group,
+        help="Make a trained vision model forget classes, and measure what is left of them.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
@@ -92,17 +81,33 @@ def make_app(arguments: list[str]) -> typer.Typer:
         from pour.unlearning import get_method
 
         method = get_method(chosen_method(arguments))
-    for name in COMMANDS:
-        command = getattr(importlib.import_module(f"pour.cli.{name}"), name)
-        app.command(cls=_Command)(with_method_options(command, method) if name == "unlearn" else command)
+    for group, names in GROUPS.items():
+        for name in names:
+            command = getattr(importlib.import_module(f"pour.cli.{name}"), name)
+            flagged = with_method_options(command, method) if name == "unlearn" else command
+            app.command(cls=_Command, rich_help_panel=group)(flagged)
     return app
 
 
+class _Group(TyperGroup):
+    """All commands, with examples below their list."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help, and write the examples, which are printed next."""
+        super().format_help(ctx, formatter)
+        formatter.write(help_footer(""))
+
+
 class _Command(TyperCommand):
-    """Command whose errors and warnings name its flags, where the library names arguments."""
+    """Command with examples below its help, whose errors and warnings name its flags instead of arguments."""
 
     running: ClassVar[_Command | None] = None
     interruption: ClassVar[str] = "Interrupted before the work began; start the same command again."
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help, and write the examples, which are printed next."""
+        super().format_help(ctx, formatter)
+        formatter.write(help_footer(str(self.name)))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Note what it leaves if it is interrupted."""

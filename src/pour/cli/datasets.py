@@ -11,7 +11,7 @@ __all__ = ["datasets"]
 
 
 def datasets(root: Root = None) -> None:
-    """The datasets, and which of them are present."""
+    """List the datasets, and which of them are present."""
     from pour.data.registry import data_root
 
     columns = ["dataset", "task", "present", "licence", "what"]

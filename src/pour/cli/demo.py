@@ -42,7 +42,7 @@ def demo(
     show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """The whole story on digits, in under a minute, with a report."""
+    """Train, forget and audit on digits in under a minute, and write a report."""
     from pour.auditing.pictures import Subject
     from pour.auditing.terminal import summary_text
     from pour.training import Run

@@ -9,7 +9,7 @@ __all__ = ["metrics"]
 
 
 def metrics() -> None:
-    """The metrics of audits and tables: name, family, better direction, title and meaning."""
+    """List the metrics of audits and tables: name, family, better direction, title and meaning."""
     from pour.metrics import list_metrics
 
     table = TerminalTable(["metric", "family", "better", "title", "meaning"], prose=["title", "meaning"])

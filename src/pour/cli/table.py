@@ -42,9 +42,9 @@ def table(
     out: Annotated[Path | None, typer.Option(help="A file to write instead of printing.")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """A benchmark's results: rich, markdown, LaTeX or CSV.
+    """Print the table of a benchmark: rich, markdown, LaTeX or CSV.
 
-    Mean and deviation over seeds, grouped by the data that a method may see.
+    It shows mean and deviation over seeds, in groups by the data that a method may see.
     """
     from pour.bench import make_table, render, show_table
 

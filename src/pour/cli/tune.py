@@ -53,9 +53,9 @@ def tune(
     precision: PrecisionFlag = None,
     quiet: Quiet = False,
 ) -> None:
-    """The same small tuning budget for every method.
+    """Tune methods, each with the same small budget.
 
-    Never on a class or seed that a table reports.
+    Tuning uses no class and no seed that a table reports.
     """
     from pour.bench import get_experiment, tune_experiment
 

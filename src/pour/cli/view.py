@@ -19,7 +19,7 @@ def view(
     remote: Annotated[bool, typer.Option("--remote", help="Let other machines in.")] = False,
     show: Annotated[bool, typer.Option("--open", help="Open a browser.")] = False,
 ) -> None:
-    """Reports side by side in a browser, on this machine only."""
+    """Show reports side by side in a browser, on this machine only."""
     from pour.report import ReportServer
 
     with ReportServer(folder, port=port, host=host, allow_remote=remote) as server:

@@ -20,7 +20,7 @@ def weights(
     out: Annotated[Path | None, typer.Option(help="The file to write, *.safetensors.")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Pretrained weights from installed packages, for --weights."""
+    """List or write pretrained weights of installed packages, for --weights."""
     from pour.models.networks.pretrained import PRETRAINED, write_pretrained
 
     if name is not None:
