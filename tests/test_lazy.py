@@ -66,7 +66,9 @@ def test_names_and_rooms_are_imported_on_first_use() -> None:
 
 def test_what_the_pages_write_after_import_pour_works() -> None:
     root = Path(__file__).resolve().parent.parent
-    rooms = re.findall(r"^\| `(\w+)` \|", (root / "docs" / "project" / "architecture.md").read_text(), flags=re.MULTILINE)
+    rooms = re.findall(
+        r"^\| `(\w+)` \|", (root / "docs" / "project" / "architecture.md").read_text(), flags=re.MULTILINE
+    )
     assert {"models", "data", "training", "report", "methods"} <= set(rooms)
     public = [room for room in rooms if room != "cli"]
     pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]

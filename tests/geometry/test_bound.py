@@ -3,12 +3,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optional_solver import marked, needs_pot
 from scipy.spatial.distance import cdist
 
 from pour.errors import UsageError
 from pour.geometry import decompose_discrepancy, energy_distance, mmd, sliced_wasserstein, wasserstein
 
-METRICS = ["mmd", "energy", "wasserstein-1", "sliced-wasserstein-1"]
+METRICS = marked(["mmd", "energy", "wasserstein-1", "sliced-wasserstein-1"])
 # Squared distances carry rounding of 1e-15, so distances may be off by its root.
 SLACK = 1e-7
 
@@ -113,6 +114,7 @@ def test_an_empty_part_with_weight_is_an_error_that_names_the_way_out():
         decompose_discrepancy(*draw(0, 20, 15, 20, 0))
 
 
+@needs_pot
 def test_mixing_the_two_forms_would_not_be_a_bound():
     """The retrained model's weight with its own separation, a reading that the paper's two versions invite."""
     p = torch.cat([torch.ones(5, 1), torch.zeros(5, 1)])
