@@ -137,6 +137,14 @@ def test_a_history_prints_no_hundred_losses(capsys: pytest.CaptureFixture[str]) 
         assert len(text) < 1500
 
 
+def test_a_text_displays_nothing_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    displayed: list[object] = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *arguments: displayed.append(arguments))
+    assert "pour-d" in str(pour.history(model_with_history()))
+    assert not displayed
+
+
 def test_brackets_are_printed_as_they_are(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
     text = command("models")(capsys)

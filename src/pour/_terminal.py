@@ -162,7 +162,8 @@ def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
 def as_text(content: RenderableType, width: int | None = None) -> str:
     """Return tables as text without styles, by default as wide as the terminal."""
     columns = width or shutil.get_terminal_size((_PIPE_WIDTH, 0)).columns
-    console = Console(file=io.StringIO(), width=columns, color_system=None)
+    # In a notebook, rich would display the text as well.
+    console = Console(file=io.StringIO(), width=columns, color_system=None, force_jupyter=False)
     with console.capture() as captured:
         console.print(content)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
