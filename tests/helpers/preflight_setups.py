@@ -135,7 +135,10 @@ def batches(images: torch.Tensor, labels: np.ndarray, size: int = 32) -> list[tu
     return list(zip(images.split(size), whole.split(size), strict=True))
 
 
-def class_accuracies(model: nn.Module, split: ImageSplit) -> list[float]:
+@cache
+def class_accuracies(model: nn.Module, name: str) -> list[float]:
+    """Return the accuracy on the test images of each class."""
+    split = dataset(name).splits["test"]
     with torch.inference_mode():
         right = torch.cat([model(part).argmax(dim=1) for part in floats(split).split(500)]).numpy() == split.labels
     return [float(right[split.labels == label].mean()) for label in range(CLASSES)]
@@ -153,8 +156,8 @@ def with_record(model: nn.Module, name: str, measured: list[float]) -> nn.Module
 class Draw:
     """Draws set-ups, one after the other."""
 
-    def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
+    def __init__(self, seed: int, names: tuple[str, ...] = ("digits", "cifar10")) -> None:
+        self.rng, self.names = np.random.default_rng(seed), names
 
     def pick(self, choices: Any) -> Any:
         return list(choices)[int(self.rng.integers(len(choices)))]
@@ -172,7 +175,9 @@ class Draw:
                 return set_up
 
     def _broken(self, family: str) -> SetUp | None:
-        name = "cifar10" if family in _FLOAT_FAMILIES else self.pick(["digits", "cifar10"])
+        if family in _FLOAT_FAMILIES and "cifar10" not in self.names:
+            return None
+        name = "cifar10" if family in _FLOAT_FAMILIES else self.pick(self.names)
         original, label = network(name), int(self.rng.integers(CLASSES))
         if BROKEN[family] in ("roles", "same", "seen"):
             return self._of_roles(family, name, label)
@@ -231,7 +236,7 @@ class Draw:
         # Images of one class alone show little without a record.
         record = access == "forget" or bool(self.rng.integers(2))
         if record and family != "untrained":
-            original = with_record(original, name, class_accuracies(network(name), dataset(name).splits["test"]))
+            original = with_record(original, name, class_accuracies(network(name), name))
         title = f"{family}, {name}, {access}, class {label}, {'with' if record else 'without'} a record"
         if (
             family == "labels permuted"
@@ -294,10 +299,10 @@ class Draw:
 
     def sound(self) -> SetUp:
         """Return a set-up that must not be refused."""
-        family, name = self.pick(SOUND), self.pick(["digits", "cifar10"])
+        family, name = self.pick(SOUND), self.pick(self.names)
         weak = family == "weak network" or (family != "good network" and bool(self.rng.integers(2)))
         model = weak_network(name, int(self.rng.integers(5))) if weak else network(name)
-        measured = class_accuracies(model, dataset(name).splits["test"])
+        measured = class_accuracies(model, name)
         # Only a class that the network recognises can be forgotten, or retained alone.
         known = [index for index, rate in enumerate(measured) if rate > 1.5 / CLASSES]
         label = int(self.pick(known))

@@ -211,11 +211,12 @@ class Renaming:
         return in_words(pairs)
 
 
-def renamed_labels(answers: Answers) -> Renaming | None:
+def renamed_labels(answers: Answers, *, low: bool) -> Renaming | None:
     """Return labels under which the answers certainly agree better; half of the samples confirm the other half.
 
     Args:
         answers: Answers to samples of at least two classes.
+        low: The answers are not those of a trained model, or below the record. Otherwise the answers must agree well.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -228,4 +229,5 @@ def renamed_labels(answers: Answers) -> Renaming | None:
         return None
     truth = np.array([label_of[int(label)] for label in second.truth], np.int64)
     renamed = replace(second, truth=truth)
-    return None if _gain(second, renamed) < _LEAST_GAIN else Renaming(label_of, renamed.accuracy().value)
+    is_good = low or renamed.agreement().value >= _GOOD_AGREEMENT
+    return Renaming(label_of, renamed.accuracy().value) if is_good and _gain(second, renamed) >= _LEAST_GAIN else None

@@ -255,7 +255,8 @@ def doubts_on_answers(
     if answers is None:
         return
     doubtful = _Doubtful(model, answers, classes, names, unit)
-    low = bool(doubtful.by_chance or doubtful.missed or doubtful.below_record)
+    by_chance = (doubtful.by_chance or doubtful.missed) and not doubtful.as_recorded
+    low = bool(by_chance or doubtful.below_record)
     alone = len(answers.shown) < 2
     if alone and len(answers) >= _FEWEST and never_trained(model):
         yield Finding(
@@ -270,7 +271,7 @@ def doubts_on_answers(
     if not low and (alone or doubtful.as_recorded or answers.accuracy().value >= _GOOD):
         return
     better = better_inputs(model, sample, answers, low=low, expected=doubtful.expected)
-    renaming = None if alone else renamed_labels(answers)
+    renaming = None if alone else renamed_labels(answers, low=low)
     if renaming is not None and (better is None or renaming.accuracy >= better[1].accuracy().value):
         yield Finding(
             "labels",
@@ -359,11 +360,11 @@ class _Doubtful:
 
     @property
     def as_recorded(self) -> bool:
-        """Whether there is a record, and no side is certainly below it."""
+        """Whether there is a record that is better than chance, and no side is certainly below it."""
+        if self.expected is None or self.expected < _by_chance(self.answers.num_classes):
+            return False
         pairs = [(side, self._expected(side)) for side in (self.forget, self.retain)]
-        return self.expected is not None and all(
-            value is None or side.accuracy().high >= value for side, value in pairs
-        )
+        return all(value is None or side.accuracy().high >= value for side, value in pairs)
 
     def _expected(self, side: Answers) -> float | None:
         """Return the recorded test accuracy on the classes of `side`, as often as it shows them."""
