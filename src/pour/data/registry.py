@@ -52,7 +52,7 @@ _REFUSED = {
     "chestmnist": "its images have several labels each, and forgetting a class needs images that belong to one class"
 }
 
-_SIZED = re.compile(r"(.+)@(\d+)")
+_SIZED = re.compile(r"(.+)@(\d+)(?:x(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,8 @@ def load_dataset(
 
     Args:
         name: A name from `list_datasets`; the path of a `.npz` file; or the path of a folder with one folder of
-            images per class. `PATH@SIZE` scales the images. `folder:PATH` is a folder that has the name of a
-            dataset.
+            images per class. `PATH@SIZE` and `PATH@HEIGHTxWIDTH` scale the images. `folder:PATH` is a folder that
+            has the name of a dataset.
         root: The data folder, by default `POUR_DATA` or `~/.cache/pour`.
         download: Download missing files.
 
@@ -250,7 +250,7 @@ def _read_folder(place: str) -> ImageDataset:
     path = Path(place).expanduser()
     sized = _SIZED.fullmatch(place)
     if sized and not path.exists():
-        return read_folder(Path(sized[1]).expanduser(), size=int(sized[2]))
+        return read_folder(Path(sized[1]).expanduser(), size=(int(sized[2]), int(sized[3] or sized[2])))
     return read_folder(path)
 
 

@@ -38,13 +38,15 @@ class StoredImages:
     Args:
         files: Files of the images.
         shape: Height, width and channels of every image.
-        size: Scale the shorter side to this many pixels and cut out the centre square.
+        size: Height and width to which images are scaled, their centre cut out.
     """
 
     dtype = np.dtype(np.uint8)
     ndim = 4
 
-    def __init__(self, files: Sequence[Path], shape: tuple[int, int, int], *, size: int | None = None) -> None:
+    def __init__(
+        self, files: Sequence[Path], shape: tuple[int, int, int], *, size: tuple[int, int] | None = None
+    ) -> None:
         self.files = list(files)
         self.image_shape = shape
         self.size = size

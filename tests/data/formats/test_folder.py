@@ -75,7 +75,7 @@ def test_scaling_keeps_the_centre(tmp_path):
         (tmp_path / name).mkdir()
         for i in range(5):
             Image.fromarray(wide).save(tmp_path / name / f"{i}.png")
-    assert (read_folder(tmp_path, size=4).splits["train"].images == 200).all()
+    assert (read_folder(tmp_path, size=(4, 4)).splits["train"].images == 200).all()
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_a_missing_folder_and_a_damaged_image_are_one_sentence(tmp_path):
     fill(tmp_path / "b", 5, side=40)
     file = tmp_path / "a" / "002.png"
     file.write_bytes(file.read_bytes()[:2000])
-    for size in (None, 8):
+    for size in (None, (8, 8)):
         with pytest.raises(UsageError, match=r"002.png is not a readable image"):
             read_folder(tmp_path, size=size)
 
 
 @pytest.mark.parametrize(("suffix", "order"), [("png", "<u2"), ("tif", "<u2"), ("tif", ">u2")])
-@pytest.mark.parametrize("size", [None, 6])
+@pytest.mark.parametrize("size", [None, (6, 6)])
 def test_sixteen_bits_are_scaled_to_eight(tmp_path, suffix, order, size):
     values = np.linspace(0, 65535, 36).reshape(6, 6).astype(order)
     for name in "ab":
@@ -142,7 +142,7 @@ def test_a_16_bit_pgm_is_scaled(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "words"), [(np.int32, "32-bit integers"), (np.float32, "floats")])
-@pytest.mark.parametrize("size", [None, 6])
+@pytest.mark.parametrize("size", [None, (6, 6)])
 def test_pixels_of_unknown_range_are_refused(tmp_path, kind, words, size):
     for name in "ab":
         fill(tmp_path / name, 5)
@@ -192,7 +192,7 @@ def test_all_bad_files_are_named_in_one_error(tmp_path):
     Image.fromarray(random_images(1, 40, 3, 0)[0]).save(photo)
     whole = photo.read_bytes()
     photo.write_bytes(whole[: len(whole) // 2])
-    for size in (None, 8):
+    for size in (None, (8, 8)):
         with pytest.raises(UsageError, match=r"4 of 42 images in .* cannot be read; repair or remove them") as error:
             read_folder(tmp_path, size=size)
         lines = str(error.value).splitlines()
@@ -216,6 +216,38 @@ def test_other_sizes_are_counted(tmp_path):
     fill(tmp_path / "b", 5, side=9)
     with pytest.raises(UsageError, match=r"\(5 of 10 images have another size than the first\).* PATH@SIZE to scale"):
         read_folder(tmp_path)
+
+
+def test_images_in_folders_of_a_class_belong_to_the_class(tmp_path):
+    direct, inner = fill(tmp_path / "a", 5), fill(tmp_path / "a" / "camera 2" / "may", 5, seed=1)
+    fill(tmp_path / "a" / ".thumbnails", 5)
+    fill(tmp_path / "b", 5)
+    data = read_folder(tmp_path)
+    assert data.classes == ("a", "b")
+    given = np.concatenate([data.splits[split].images[data.splits[split].labels == 0] for split in ("train", "test")])
+    expected = np.concatenate([direct, inner])
+    assert sorted(image.tobytes() for image in given) == sorted(image.tobytes() for image in expected)
+
+
+@pytest.mark.parametrize("names", [("Train", "Test"), ("training", "validation")])
+def test_splits_with_other_names_are_no_classes(tmp_path, names):
+    for split in names:
+        for name in "ab":
+            fill(tmp_path / split / name, 5)
+    with pytest.raises(UsageError, match="seems to be a split and no class; call the folders of the splits train and"):
+        read_folder(tmp_path)
+
+
+def test_images_are_scaled_to_a_height_and_a_width(tmp_path):
+    tall = np.zeros((12, 4, 3), np.uint8)
+    tall[4:8] = 200
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for i in range(5):
+            Image.fromarray(tall).save(tmp_path / name / f"{i}.png")
+    data = load_dataset(f"{tmp_path}@2x4")
+    assert data.image_shape == (2, 4, 3)
+    assert (data.splits["train"].images == 200).all()
 
 
 def test_a_folder_needs_no_prefix(tmp_path, monkeypatch):

@@ -19,28 +19,30 @@ __all__ = ["read_folder"]
 # Number of files that one error names.
 _NAMED = 10
 _HEADERS_PER_TASK = 64
+# Names of folders that are splits and no classes, in small letters.
+_SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
 
 
-def read_folder(path: Path, *, size: int | None = None) -> ImageDataset:
+def read_folder(path: Path, *, size: tuple[int, int] | None = None) -> ImageDataset:
     """Return the images under `path` as a dataset. Images are decoded when they are read.
 
     Either `path/train/CLASS/image` and `path/test/CLASS/image` (or `val`, where there is no `test`), where
     further folders beside the two are extra test sets, or `path/CLASS/image`, of which a fifth of each class is set
     apart for testing. Which fifth depends on the file names alone, so that it stays the same when images are added
-    elsewhere.
+    elsewhere. The folder of a class may have folders of its own, whose images belong to the class.
 
     Args:
         path: The folder.
-        size: Scale the shorter side to this many pixels and cut out the centre square; without it all images must
-            have the same size.
+        size: Height and width to which images are scaled, their centre cut out; without it all images must have the
+            same size.
 
     Raises:
         UsageError: The folder has another structure, or some files are no images. The message names these files.
     """
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder; give a folder with one folder of images per class.")
-    if size is not None and size < 1:
-        raise UsageError(f"The image size must be at least 1 pixel, not {size}.")
+    if size is not None and min(size) < 1:
+        raise UsageError(f"The image size must be at least 1 pixel, not {min(size)}.")
     # A class may be called "train"; then it holds images and no folders, or has no "test" beside it.
     if (path / "train").is_dir() and (_test_folder(path).is_dir() or _subfolders(path / "train")):
         classes, files = _given_splits(path)
@@ -76,7 +78,7 @@ def _given_splits(path: Path) -> tuple[list[str], _Files]:
         unknown = set(_subfolders(folder)) - set(classes)
         if unknown:
             raise UsageError(f"{folder} has a class {min(unknown)!r} that {path / 'train'} does not have.")
-        files[split] = [(file, classes.index(name)) for name in classes for file in images_in(folder / name)]
+        files[split] = [(file, classes.index(name)) for name in classes for file in _images_under(folder / name)]
     _refuse_empty(path / "train", classes, files["train"])
     if not files["test"]:
         raise UsageError(f"{test} has no images in its class folders.")
@@ -90,8 +92,10 @@ def _test_folder(path: Path) -> Path:
 
 def _own_splits(path: Path) -> tuple[list[str], _Files]:
     classes = _subfolders(path)
-    every = [(file, label) for label, name in enumerate(classes) for file in images_in(path / name)]
-    sides = set_apart(np.array([label for _, label in every]), [os.fsencode(file.name) for file, _ in every])
+    _refuse_splits(path, classes)
+    every = [(file, label) for label, name in enumerate(classes) for file in _images_under(path / name)]
+    names = [os.fsencode(file.relative_to(path / classes[label])) for file, label in every]
+    sides = set_apart(np.array([label for _, label in every]), names)
     files: _Files = {split: [every[row] for row in rows] for split, rows in zip(("train", "test"), sides, strict=True)}
     _refuse_empty(path, classes, files["train"])
     if not files["test"]:
@@ -106,6 +110,24 @@ def _refuse_empty(path: Path, classes: list[str], files: list[tuple[Path, int]])
     for label, name in enumerate(classes):
         if label not in filled:
             raise UsageError(f"{path / name} has no images; add some or remove the folder.")
+
+
+def _refuse_splits(path: Path, classes: list[str]) -> None:
+    """Refuse folders of splits with other names than pour's, because they would be read as classes."""
+    for name in classes:
+        if name.lower() in _SPLITS and _subfolders(path / name) and not images_in(path / name):
+            raise UsageError(
+                f"{path / name} has folders and no images, so it seems to be a split and no class; call the folders of "
+                "the splits train and test."
+            )
+
+
+def _images_under(folder: Path) -> list[Path]:
+    """Return the images of a class, also those in folders of its folder, in the order of their paths."""
+    if not folder.is_dir():
+        return []
+    inner = [file for name in _subfolders(folder) for file in _images_under(folder / name)]
+    return sorted([*images_in(folder), *inner])
 
 
 def _subfolders(path: Path) -> list[str]:
@@ -130,7 +152,7 @@ def _common_shape(path: Path, files: list[Path], size: int | None) -> tuple[int,
         )
     channels = 1 if all(is_grey for is_grey, _ in good.values()) else 3
     if size is not None:
-        return size, size, channels
+        return *size, channels
     by_shape: dict[tuple[int, int], list[Path]] = {}
     for file, (_, shape) in good.items():
         by_shape.setdefault(shape, []).append(file)
@@ -141,7 +163,7 @@ def _common_shape(path: Path, files: list[Path], size: int | None) -> tuple[int,
         raise UsageError(
             f"{first[0]} is {shape[1]} x {shape[0]} pixels but {different[0]} is {other[1]} x {other[0]} ({count:,} of "
             f"{len(good):,} images have another size than the first); all images need one size: name the dataset "
-            "PATH@SIZE to scale them."
+            "PATH@SIZE or PATH@HEIGHTxWIDTH to scale them."
         )
     return *shape, channels
 

@@ -82,20 +82,20 @@ def check_image(image: Any, path: Path) -> None:
             image.load()
 
 
-def read_pixels(path: Path, *, grey: bool = False, size: int | None = None) -> ImageArray:
+def read_pixels(path: Path, *, grey: bool = False, size: tuple[int, int] | None = None) -> ImageArray:
     """Return an image file as uint8, (height, width, 3), or (height, width, 1) if `grey`.
 
     Args:
         path: File of the image.
         grey: Return one channel.
-        size: Scale the shorter side to this many pixels and cut out the centre square.
+        size: Height and width to which the image is scaled, its centre cut out.
     """
     with open_image(path) as image:
         from PIL import Image, ImageOps
 
         picture = to_bytes(image, path, grey=grey)
         if size is not None:
-            picture = ImageOps.fit(picture, (size, size), method=Image.Resampling.BICUBIC)
+            picture = ImageOps.fit(picture, size[::-1], method=Image.Resampling.BICUBIC)
         pixels = np.asarray(picture, np.uint8)
     return pixels[:, :, None] if grey else pixels
 
