@@ -300,6 +300,8 @@ def test_bad_calls(digits, digits_original, digits_splits, projected):
     call = {"original": digits_original, "unlearned": projected} | QUIET
     with pytest.raises(UsageError, match="history names no forgotten classes; pass classes"):
         audit(data=digits, **call | {"unlearned": digits_original})
+    with pytest.raises(UsageError, match="but the original's does: they seem to be swapped"):
+        audit(data=digits, **call | {"original": projected, "unlearned": digits_original})
     with pytest.raises(UsageError, match=r"classes names \[4\], but the splits were made for \[3\]"):
         audit(data=digits_splits, classes=["4"], **call)
     with pytest.raises(UsageError, match=r"needs a test split and a train split, and a list has none"):

@@ -137,3 +137,12 @@ def test_no_message_of_a_command_names_an_argument(name):
 def test_arguments_become_flags(message, expected):
     flags = {"overwrite": "--overwrite", "overwrite=True": "--overwrite", "direction": "--direction", "lr": "--lr"}
     assert in_flags(message, flags | {"copies": "--copies", "copies=False": "--no-copies"}) == expected
+
+
+def test_a_missing_normalisation_has_flags():
+    sentence = "The network expects other images; normalise them, or wrap the network in pour.models.NormalizedModel."
+    # A message of the library says this.
+    assert any("wrap the network in pour.models.NormalizedModel" in text for _, text in messages())
+    for name in ("unlearn", "audit", "inspect"):
+        assert in_flags(sentence, flags_of(commands()[name])).endswith("normalise them, or pass --mean and --std.")
+    assert in_flags(sentence, {}) == sentence

@@ -119,7 +119,7 @@ def audit(
         raise UsageError(f"epsilon is a distance, so a finite number from 0 on, but is {epsilon}.")
     run = Run(seed=seed, device=audit_device(device), precision=precision or "fp32", progress=False)
     models = _models_by_role(original, unlearned, retrained)
-    audited = audited_data(data, classes, task, unlearned)
+    audited = audited_data(data, classes, task, original, unlearned)
     for name, samples in audited.samples.items():
         # The labels of other samples are known after the first reading.
         if is_indexed(samples) and getattr(samples, "knows_labels", True):

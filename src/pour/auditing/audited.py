@@ -104,6 +104,7 @@ def audited_data(
     data: Splits | Dataset | Mapping[str, Any],
     classes: ClassRequest | None,
     task: Task[Any, Any] | str | None,
+    original: nn.Module,
     unlearned: nn.Module,
 ) -> Audited:
     """Return the data of an audit.
@@ -112,6 +113,7 @@ def audited_data(
         data: Splits, a dataset, or samples by split.
         classes: Forgotten classes; by default those classes that the splits or the history of `unlearned` name.
         task: Task or its name; by default the task of the data.
+        original: Model before forgetting.
         unlearned: Model to audit.
     """
     if isinstance(task, str):
@@ -129,7 +131,10 @@ def audited_data(
         return _audited(data.name, data.classes, data.forgotten, task, parts)
     request = sorted(forgotten_before(unlearned)) if classes is None else classes
     if classes is None and not request:
-        raise UsageError("The unlearned model's history names no forgotten classes; pass classes.")
+        problem = "The unlearned model's history names no forgotten classes"
+        if forgotten_before(original):
+            raise UsageError(f"{problem}, but the original's does: they seem to be swapped; pass each in its role.")
+        raise UsageError(f"{problem}; pass classes=.")
     if isinstance(data, Mapping):
         samples = {name: as_samples(part) for name, part in data.items()}
         names = class_names(data) or names_of_model(unlearned)

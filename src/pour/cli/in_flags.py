@@ -33,6 +33,9 @@ WITHOUT_FLAG = {
 }
 """Remedies for arguments that a command has no flag of that name for."""
 
+_OF_PYTHON = {"wrap the network in pour.models.NormalizedModel": "pass --mean and --std"}
+"""Remedies in Python, and the flags that do the same."""
+
 
 def flags_of(command: TyperCommand) -> dict[str, str]:
     """Return the flags of a command by argument. A switch has the arguments NAME=True and NAME=False as well."""
@@ -63,4 +66,7 @@ def in_flags(message: str, flags: Mapping[str, str]) -> str:
             return f"{flags[name]} {value}".strip()
         return WITHOUT_FLAG.get(name, match[0])
 
+    if "mean" in flags:
+        for remedy, of_command in _OF_PYTHON.items():
+            message = message.replace(remedy, of_command)
     return ARGUMENT.sub(replace, message)

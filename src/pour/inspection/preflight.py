@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["check_audit", "check_request", "doubts_on_answers"]
 
 _BATCH = 64
-# A loader is read up to this multiple of the number of samples of a side.
+# Loaders, and datasets that do not list their labels, are read up to this multiple of the samples of a side.
 _LOADER_SHARE = 4
 _LEAST_AGREEMENT = 0.1
 """Answers whose agreement (kappa) is certainly smaller are answers by chance, with at most a hundred classes."""
@@ -432,7 +432,8 @@ def _both_sides(
     samples: IndexedSamples | Batches, task: Task[Any, Any], classes: Collection[int], most: int, size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches with at most `most` samples that show one of `classes`, and as many others, mixed."""
-    if is_indexed(samples):
+    # To read the labels of some datasets is to decode all their images.
+    if is_indexed(samples) and getattr(samples, "knows_labels", True):
         is_forgotten = task.belongs(torch.as_tensor(samples.labels), classes).numpy()
         sides = [_spaced(np.flatnonzero(side), most) for side in (is_forgotten, ~is_forgotten)]
         places = np.concatenate([np.linspace(0, 1, len(side)) for side in sides])

@@ -214,7 +214,8 @@ def test_all_bad_files_are_named_in_one_error(tmp_path):
 def test_other_sizes_are_counted(tmp_path):
     fill(tmp_path / "a", 5)
     fill(tmp_path / "b", 5, side=9)
-    with pytest.raises(UsageError, match=r"\(5 of 10 images have another size than the first\).* PATH@SIZE to scale"):
+    words = r"\(5 of 10 images have another size than the first\).* PATH@SIZE or PATH@HEIGHTxWIDTH to scale"
+    with pytest.raises(UsageError, match=words):
         read_folder(tmp_path)
 
 

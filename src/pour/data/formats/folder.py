@@ -134,7 +134,7 @@ def _subfolders(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _common_shape(path: Path, files: list[Path], size: int | None) -> tuple[int, int, int]:
+def _common_shape(path: Path, files: list[Path], size: tuple[int, int] | None) -> tuple[int, int, int]:
     """Return height, width and channels of all images, from their headers. Raise UsageError that names bad files."""
     parts = [files[first : first + _HEADERS_PER_TASK] for first in range(0, len(files), _HEADERS_PER_TASK)]
     with decoding_threads() as pool:
