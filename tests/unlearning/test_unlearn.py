@@ -450,5 +450,5 @@ def test_images_that_a_method_does_not_read_are_checked(
 ) -> None:
     images = torch.from_numpy(digits_splits.train.forget.images).permute(0, 3, 1, 2).float()
     forget = TensorDataset(-20 * images, torch.full((len(images),), 3))
-    with pytest.raises(PreflightError, match=r"The original recognises .* of 14\d images of class 3"):
+    with pytest.raises(PreflightError, match=r"The original recognises .* of 14\d images of '3'"):
         pour.unlearn(digits_original, classes=[3], forget=forget, method=method, progress=False)
