@@ -275,7 +275,9 @@ def test_layers(digits_original, projected, digits_splits):
 
 
 def test_a_limit_takes_training_images_only(digits_splits, digits_original, projected):
-    limited = audited_data(digits_splits, None, None, projected).limited(60, seed=0).splits("This test")
+    limited = (
+        audited_data(digits_splits, None, None, digits_original, projected).limited(60, seed=0).splits("This test")
+    )
     assert (len(limited.forget_train), len(limited.retain_train)) == (60, 60)
     assert len(limited.test.whole) == len(digits_splits.test.whole)
     counts = np.bincount(limited.retain_train.labels, minlength=10)

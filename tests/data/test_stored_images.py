@@ -115,7 +115,9 @@ def test_unlearning_and_audits_give_the_same_on_files_and_arrays(folder):
         student = pour.unlearn(model, request, method="random-label", epochs=1, device="cpu", progress=False)
         weights.append(torch.cat([parameter.detach().flatten() for parameter in student.parameters()]))
         data = pour.load_dataset(folder) if not reports else data
-        reports.append(pour.audit(original=model, unlearned=student, data=data, device="cpu", progress=False, force=True))
+        reports.append(
+            pour.audit(original=model, unlearned=student, data=data, device="cpu", progress=False, force=True)
+        )
     assert torch.equal(*weights)
     assert reports[0].values() == reports[1].values()
     assert reports[0].value("acc_tr") > 0.9

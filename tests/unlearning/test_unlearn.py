@@ -237,10 +237,10 @@ def test_data_of_another_kind_are_refused(
         pour.audit(original=model, unlearned=model, data=digits_splits, device="cpu", progress=False)
 
 
-def test_classes_in_another_order_are_refused(digits_splits: Splits) -> None:
+def test_classes_in_another_order_are_refused(digits_splits: Splits, digits_original: nn.Module) -> None:
     letters = tuple("abcdefghij")
     splits = replace(digits_splits, classes=letters)
-    model = build_model("resnet-digits", 10, in_channels=1, image_size=8)
+    model = copy.deepcopy(digits_original)
 
     def asked(data: Splits) -> nn.Module:
         return pour.unlearn(model, ForgetRequest.of(data), method="pour-p", device="cpu", progress=False)
