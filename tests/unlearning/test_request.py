@@ -148,7 +148,7 @@ def test_splits_of_a_users_own_request_lose_them_too(
 
 
 def test_own_batches_with_a_class_forgotten_before_are_told() -> None:
-    once = unlearn(tiny_net(), "masked-head", small_request(classes=[1], forget=None, retain=None))
+    once = unlearn(tiny_net(), "masked-head", small_request(classes=[1]))
     with pytest.warns(UserWarning, match="hold class 1, which the model was made to forget before") as said:
         unlearn(once, "finetune", lr=NOTHING, epochs=2)
     assert len(said) == 1

@@ -19,7 +19,6 @@ import pour
 from pour._records import decode, encode
 from pour.data.loader import DeviceLoader
 from pour.errors import UsageError
-from pour.inspection.findings import PreflightError
 from pour.methods.masked_head import MaskedHead
 from pour.models import build_model, digest, find_head, set_class_names
 from pour.models.history import HistoryEntry
@@ -442,13 +441,3 @@ def test_the_recipe_of_retraining_is_that_of_the_original() -> None:
     )
     assert pour.history(result)[-1].options["recipe"] == "mine"
     assert pour.history(result)[-1].steps == 2
-
-
-@pytest.mark.parametrize("method", ["pour-p", "masked-head"])
-def test_images_that_a_method_does_not_read_are_checked(
-    digits_original: nn.Module, digits_splits: pour.Splits, method: str
-) -> None:
-    images = torch.from_numpy(digits_splits.train.forget.images).permute(0, 3, 1, 2).float()
-    forget = TensorDataset(-20 * images, torch.full((len(images),), 3))
-    with pytest.raises(PreflightError, match=r"The original recognises .* of 14\d images of '3'"):
-        pour.unlearn(digits_original, classes=[3], forget=forget, method=method, progress=False)

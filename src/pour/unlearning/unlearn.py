@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = ["carry_out", "make_method", "request_of", "unlearn"]
 
-_SIDES: tuple[Need, ...] = ("forget", "retain")
 # Options without effect on the user's own batches.
 _OF_SPLITS = ("batch_size", "forget_batch_size", "augment")
 
@@ -224,18 +223,16 @@ def carry_out(
         able = ", ".join(info.name for info in list_methods() if get_method(info.name).pixelwise)
         raise UsageError(f"{method.name} needs one label per image, not per pixel; on scenes use one of {able}.")
     accepted = (need for need in method.accepts if getattr(request, need) is not None)
-    grant = functools.partial(
-        request.without(earlier).grant,
+    granted = request.without(earlier).grant(
+        (*method.needs, *accepted),
         name=method.name,
         num_classes=place.num_classes,
         classes=classes,
         forgotten_before=earlier,
     )
-    granted = grant((*method.needs, *accepted))
     granted.check()
     without_effect = _without_effect(method, granted)
-    # Images that the method does not read still tell whether model, data and classes belong together.
-    notes = () if force is None else _check_original(original, grant(_SIDES), classes, names or (), run, force=force)
+    notes = () if force is None else _check_original(original, granted, classes, names or (), run, force=force)
 
     started = time.perf_counter()
     entries = len(history(original))
@@ -284,11 +281,12 @@ def carry_out(
 
 
 def _check_original(
-    model: nn.Module, shown: Granted, classes: Collection[int], names: Sequence[str], run: Run, *, force: bool
+    model: nn.Module, granted: Granted, classes: Collection[int], names: Sequence[str], run: Run, *, force: bool
 ) -> tuple[str, ...]:
     """Check that `model` recognises images of the request; return the notes."""
-    sources = [getattr(shown, side).some for side in _SIDES if shown.has(side)]
-    return check_request(model, sources, classes=classes, names=names, run=run, force=force)
+    needs: tuple[Need, ...] = ("forget", "retain")
+    sides = [getattr(granted, need) for need in needs if granted.has(need)]
+    return check_request(model, [side.some for side in sides], classes=classes, names=names, run=run, force=force)
 
 
 def _head(
