@@ -83,7 +83,7 @@ EXAMPLES = {
             "pour unlearn original.safetensors --forget 3 --data digits --out student.safetensors",
         ),
         Example(
-            "Forget it without any image, in milliseconds.",
+            "Forget it without any image and without training.",
             "pour unlearn original.safetensors --forget 3 --method pour-p --out projected.safetensors",
         ),
         Example("List the options of a method.", "pour unlearn --method pour-d --help"),

@@ -42,7 +42,7 @@ class PourP(Method):
     name: ClassVar[str] = "pour-p"
     paper: ClassVar[str] = "POUR (Le et al., CVPR 2026)"
     needs: ClassVar[tuple[Need, ...]] = ()
-    cost: ClassVar[str] = "milliseconds"
+    cost: ClassVar[str] = "below a second"
     pixelwise: ClassVar[bool] = True
     several_heads: ClassVar[bool] = True
 

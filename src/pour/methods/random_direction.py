@@ -35,7 +35,7 @@ class RandomDirection(ProjectingMethod):
     name: ClassVar[str] = "random-direction"
     paper: ClassVar[str] = "control"
     needs: ClassVar[tuple[Need, ...]] = ()
-    cost: ClassVar[str] = "milliseconds"
+    cost: ClassVar[str] = "below a second"
     pixelwise: ClassVar[bool] = True
 
     def removal(self, model: nn.Module, head: Head, classes: tuple[int, ...], request: Granted, run: Run) -> Projector:

@@ -46,7 +46,7 @@ class TextDirection(ProjectingMethod):
     paper: ClassVar[str] = "POUR (Le et al., CVPR 2026)"
     needs: ClassVar[tuple[Need, ...]] = ()
     accepts: ClassVar[tuple[Need, ...]] = ("encode",)
-    cost: ClassVar[str] = "milliseconds"
+    cost: ClassVar[str] = "below a second"
     pixelwise: ClassVar[bool] = True
 
     part: Literal["specific", "text", "centered", "random"] = option(
