@@ -146,7 +146,7 @@ def test_reading_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     path.write_text(outer())
     assert read(Outer, path).name == "a"
     monkeypatch.setattr("pour._records._LARGEST_FILE", 10)
-    for other, words in ((path, "larger"), (tmp_path, "no file"), (tmp_path / "none", "no file")):
+    for other, words in ((path, "larger"), (tmp_path, "is a folder"), (tmp_path / "none", "no file")):
         with pytest.raises(UsageError, match=words):
             read(Outer, other)
 

@@ -56,7 +56,10 @@ def test_both_test_sets_have_the_same_lines(report: AuditReport, digits_original
         assert inside.unlearned == outside.unlearned
         assert inside.verdict == outside.verdict
     batches = [
-        (torch.from_numpy(splits.test.forget.images.copy()).permute(0, 3, 1, 2), torch.zeros(len(splits.test.forget)))
+        (
+            torch.from_numpy(splits.test.forget.images.copy()).permute(0, 3, 1, 2),
+            torch.zeros(len(splits.test.forget), dtype=torch.long),
+        )
     ]
     before = extract_features(digits_original, batches, device="cpu")
     after = extract_features(pour.forget(digits_original, classes=["3"]), batches, device="cpu")

@@ -109,7 +109,7 @@ def test_plain_weights_take_a_normalisation(small_world, tmp_path) -> None:
         (("unlearn", "MODEL", "--data", "camvid", "--forget", "car", "--method", "delete"), "on scenes use one of"),
         (
             ("unlearn", "MODEL", "--data", "camvid", "--forget", "car", "--recipe", "fast"),
-            "recipe= has no use on camvid",
+            "--recipe has no use on camvid",
         ),
         (("train", "--data", "camvid", "--arch", "resnet18"), "no segmentation network"),
         (("train", "--data", "camvid", "--arch", "smp:unet:resnet18"), "1x1 convolution"),

@@ -51,7 +51,7 @@ def test_training_refuses_what_it_does_not_read(kind, flag):
             ["--data", "cifar10", "--arch", "clip-resnet18", "--set", "image_size=8"],
             "The task 'match' has no setting 'image_size'",
         ),
-        (["--data", "cifar10", "--set", "head=simplex"], "head='simplex' has no use without freeze_backbone"),
+        (["--data", "cifar10", "--set", "head=simplex"], "The head 'simplex' needs --freeze-backbone"),
         (
             ["--data", "camvid", "--set", "enlarge=two"],
             "has the value 'two' for enlarge, which must be a valid integer",

@@ -256,7 +256,7 @@ def test_the_direction_follows_the_head():
 def test_the_advice_states_what_was_measured():
     """Numbers of the sentences, against the results that they come from."""
     fresh = json.loads((ROOT / "results" / "first_call" / "fresh.json").read_text())
-    page = (ROOT / "docs" / "methods.md").read_text()
+    page = (ROOT / "docs" / "results" / "first-call.md").read_text()
     assert "| pour-a | +0.2 (-0.4) | 0.0 (0.0) | 0.1 (24 of 24) |" in page
     assert fresh
     advice = pour.inspect(nn.Sequential(nn.Flatten(), nn.Linear(64, 10))).advice

@@ -38,7 +38,7 @@ def test_hooks_are_released_on_errors(small: nn.Module) -> None:
     assert no_hooks(small)
     small.train()
     with pytest.raises(RuntimeError):
-        extract_features(small, [(torch.rand(2, 5, 32, 32), torch.zeros(2))])
+        extract_features(small, [(torch.rand(2, 5, 32, 32), torch.zeros(2, dtype=torch.long))])
     assert no_hooks(small)
     assert all(module.training for module in small.modules())
 
@@ -87,12 +87,15 @@ def test_a_head_found_elsewhere_names_the_place(images: Tensor) -> None:
     model = mlp()
     head = find_head(model, head="out")
     forgotten = forget(model, [0], head="out")
-    assert extract_features(forgotten, [(images, torch.zeros(3))], head=head).features.shape == (3, 12)
+    assert extract_features(forgotten, [(images, torch.zeros(3, dtype=torch.long))], head=head).features.shape == (
+        3,
+        12,
+    )
 
 
 def test_scores_are_told_from_embeddings(images: Tensor) -> None:
     model = OddModel()
-    seen = extract_features(model, [(images, torch.zeros(3))], head="mystery.inner.q7.zed")
+    seen = extract_features(model, [(images, torch.zeros(3, dtype=torch.long))], head="mystery.inner.q7.zed")
     assert torch.equal(seen.scores, model(images)["answer"])
 
 
@@ -100,7 +103,7 @@ def test_compiled_models_are_tapped(small: nn.Module, images: Tensor) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(small, backend="eager")
     compiled(images)
-    assert extract_features(compiled, [(images, torch.zeros(3))]).features.shape == (3, 8)
+    assert extract_features(compiled, [(images, torch.zeros(3, dtype=torch.long))]).features.shape == (3, 8)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +111,9 @@ def test_compiled_models_are_tapped(small: nn.Module, images: Tensor) -> None:
     [
         ([], "no images"),
         ([torch.zeros(2, 3, 32, 32)], "pairs of images and labels"),
-        ([(torch.zeros(2, 3, 32, 32), torch.zeros(3))], "has images of shape"),
+        ([(torch.zeros(2, 3, 32, 32), torch.zeros(3, dtype=torch.long))], "has images of shape"),
         ([("a", torch.zeros(1))], "must be a tensor"),
-        ([(torch.zeros(2, 3, 32, 32, dtype=torch.int64), torch.zeros(2))], "give uint8"),
+        ([(torch.zeros(2, 3, 32, 32, dtype=torch.int64), torch.zeros(2, dtype=torch.long))], "give uint8"),
     ],
 )
 def test_bad_batches(batches, sentence: str, small: nn.Module) -> None:

@@ -49,7 +49,7 @@ def test_the_network_is_as_before_whatever_happens() -> None:
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     model = build_model("resnet-digits", 10, in_channels=1, image_size=8)
-    with pytest.raises(UsageError, match="needs a C\\+\\+ compiler, and there is none"), compiled_encoder(model):
+    with pytest.raises(UsageError, match="needs a C\\+\\+ compiler, which is missing"), compiled_encoder(model):
         pass
     assert "features" not in vars(model)
 

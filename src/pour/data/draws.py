@@ -62,7 +62,7 @@ def set_apart(labels: LabelArray, names: Sequence[bytes]) -> tuple[LabelArray, L
 
     Examples:
         >>> [rows.tolist() for rows in set_apart(np.zeros(5, int), [b"a", b"b", b"c", b"d", b"e"])]
-        [[0, 1, 2, 3], [4]]
+        [[0, 1, 2, 4], [3]]
     """
     digests = [hashlib.sha256(name).digest() for name in names]
     is_test = np.zeros(len(labels), bool)

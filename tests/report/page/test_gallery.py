@@ -38,7 +38,7 @@ def test_maps_are_drawn_as_they_are_audited(digits_splits, build, head, told):
     torch.manual_seed(0)
     model = build().bfloat16()
     forgotten = pour.forget(model, classes=[3], head=head)
-    options = {"data": digits_splits, "device": "cpu", "progress": False, "pictures": True, **told}
+    options = {"data": digits_splits, "device": "cpu", "progress": False, "pictures": True, "force": True, **told}
     titles = titles_of(pour.audit(original=model, unlearned=forgotten, **options))
     assert "Angles" in titles
     assert "Answers by true class: original and unlearned" in titles
@@ -69,7 +69,7 @@ def with_history(model):
 def test_a_network_with_feature_maps_has_grad_cam(digits_original, digits_splits):
     student = pour.forget(digits_original, classes=["5"])
     options = {"data": digits_splits, "device": "cpu", "progress": False}
-    report = pour.audit(original=digits_original, unlearned=student, pictures=True, **options)
+    report = pour.audit(original=digits_original, unlearned=student, pictures=True, force=True, **options)
     assert "Grad-CAM: original and unlearned" in titles_of(report)
     read = type(report).from_json(report.to_json())
     models, run = {"original": digits_original, "unlearned": student}, Run(device="cpu", progress=False)
