@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pour._torchvision import torchvision_works
@@ -222,6 +223,9 @@ def _hf(name: str, num_classes: int, config: Mapping[str, Any] | None) -> Librar
         if config is not None or name in transformers.CONFIG_MAPPING:
             settings = transformers.AutoConfig.for_model(**(config or {"model_type": name}))
         else:
+            if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+                # transformers 4 would take the folder's name for the name of a family.
+                raise FileNotFoundError(f"{name} has no config.json")
             settings = transformers.AutoConfig.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(
