@@ -39,8 +39,8 @@ def documented():
         for command in re.findall(
             rf"^[ ]*(?:\$ )?pour +((?:{kinds}) .+)$", page.read_text().replace("\\\n", " "), flags=re.MULTILINE
         )
-        # An example of a method of another package.
-        if "flatten" not in command
+        # An example of a method of another package, the usage of a command, and its help.
+        if not any(words in command for words in ("flatten", "[OPTIONS]", "--help"))
     ]
 
 
