@@ -11,9 +11,26 @@ from torch import Tensor
 from pour.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-__all__ = ["as_double", "as_labels", "as_mask", "as_samples", "check_directions", "check_features", "without_autocast"]
+__all__ = [
+    "as_double",
+    "as_labels",
+    "as_mask",
+    "as_samples",
+    "check_directions",
+    "check_features",
+    "check_samples",
+    "double_blocks",
+    "grouped_blocks",
+    "sum_rows",
+    "without_autocast",
+]
+
+# Rows per block: few on a CPU, whose cache should contain the block in float64, and more on a GPU.
+_CPU_BLOCK = 1024
+_BLOCK = 8192
 
 
 def as_double(tensor: Tensor) -> Tensor:
@@ -22,16 +39,59 @@ def as_double(tensor: Tensor) -> Tensor:
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).to(torch.float64)
 
 
-def as_samples(samples: Tensor, name: str) -> Tensor:
-    """Return `samples` in float64. Raise UsageError unless they are an `(n, d)` matrix of finite numbers."""
+def double_blocks(rows: Tensor) -> Iterator[Tensor]:
+    """Yield rows in blocks in float64, so that there is never a copy of all of them.
+
+    Example:
+        >>> [block.dtype for block in double_blocks(torch.zeros(3, 2))]
+        [torch.float64]
+    """
+    for block in torch.split(rows, _CPU_BLOCK if rows.device.type == "cpu" else _BLOCK):
+        yield as_double(block)
+
+
+def grouped_blocks(rows: Tensor, groups: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield rows in blocks in float64, each with the groups of its rows, `(n,)` integers or booleans."""
+    start = 0
+    for block in double_blocks(rows):
+        yield block, groups[start : start + len(block)]
+        start += len(block)
+
+
+def sum_rows(rows: Tensor, *, index: Tensor | None = None, count: int = 1) -> Tensor:
+    """Return the sums of the rows of each group in float64, `(count, d)`.
+
+    Args:
+        rows: `(n, d)`.
+        index: Group of each row, `(n,)`; by default all rows are in group 0.
+        count: Number of groups.
+    """
+    index = torch.zeros(len(rows), dtype=torch.int64, device=rows.device) if index is None else index
+    sums = index.new_zeros(count, rows.shape[1], dtype=torch.float64)
+    for block, groups in grouped_blocks(rows, index):
+        sums.index_add_(0, groups, block)
+    return sums
+
+
+def check_samples(samples: Tensor, name: str) -> Tensor:
+    """Return `samples` outside the autograd graph, on the CPU if their device has no float64.
+
+    Raise UsageError unless they are an `(n, d)` matrix of finite numbers.
+    """
     if samples.ndim != 2 or 0 in samples.shape:
         raise UsageError(f"{name} has shape {tuple(samples.shape)}; expected (n, d) with at least one row.")
     if not samples.is_floating_point():
         raise UsageError(f"{name} has dtype {samples.dtype}; convert it to a floating-point dtype.")
-    double = as_double(samples)
-    if not bool(torch.isfinite(double).all()):
+    samples = samples.detach()
+    rows = samples.cpu() if samples.device.type == "mps" else samples
+    if not all(bool(torch.isfinite(block).all()) for block in double_blocks(rows)):
         raise UsageError(f"{name} holds NaN or infinite values; remove those rows first.")
-    return double
+    return rows
+
+
+def as_samples(samples: Tensor, name: str) -> Tensor:
+    """Return `samples` in float64. Raise UsageError unless they are an `(n, d)` matrix of finite numbers."""
+    return as_double(check_samples(samples, name))
 
 
 def as_labels(labels: Tensor, samples: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pour.errors import UsageError
-from pour.geometry._inputs import as_labels, as_samples
+from pour.geometry._inputs import as_labels, as_samples, check_samples, double_blocks, grouped_blocks, sum_rows
 from pour.geometry.angles import (
     AngleStatistics,
     angle_statistics,
@@ -93,17 +93,20 @@ def neural_collapse(
         >>> round(collapsed.nc1, 6), round(collapsed.nc2_angle_std, 3), round(collapsed.nc3, 5), collapsed.nc4
         (0.0, 0.0, 0.0, 1.0)
     """
-    rows = as_samples(features, "features")
+    rows = check_samples(features, "features")
     classes, index, counts = torch.unique(as_labels(labels, rows), return_inverse=True, return_counts=True)
     head, offset = _head_of_classes(weight, bias, classes, rows.shape[1])
-    means = rows.new_zeros(len(classes), rows.shape[1]).index_add_(0, index, rows) / counts.unsqueeze(1)
+    means = sum_rows(rows, index=index, count=len(classes)) / counts.unsqueeze(1)
     centered = means - means.mean(dim=0)
     values, axes = _between_class_axes(means, features.dtype)
     nc1 = math.inf
     if len(values):
         # S_B^+ lives in the span of the centred means: with M = U diag(s) V^T its eigenvalues there are C / s^2, so
         # tr(S_W S_B^+) = sum_k (C / s_k^2) v_k^T S_W v_k needs the variance along C - 1 axes and no d x d inverse.
-        nc1 = float((((rows - means[index]) @ axes.T).square().mean(dim=0) / values.square()).sum())
+        within = torch.zeros_like(values)
+        for block, group in grouped_blocks(rows, index):
+            within += ((block - means[group]) @ axes.T).square().sum(dim=0)
+        nc1 = float((within / len(rows) / values.square()).sum())
     else:
         # All means are equal, so there is no between-class variation and no direction.
         centered = torch.zeros_like(centered)
@@ -115,7 +118,7 @@ def neural_collapse(
         weight_angles = angle_statistics(head)
         of_head = {
             "nc3": float((head / head.norm() - centered / centered.norm()).norm()),
-            "nc4": float(_agreements(rows, means, head, offset).double().mean()),
+            "nc4": sum(int(_agreements(block, means, head, offset).sum()) for block in double_blocks(rows)) / len(rows),
             "weight_angle_mean": weight_angles.mean,
             "weight_angle_std": weight_angles.std,
         }

@@ -30,8 +30,8 @@ __all__ = [
     "wasserstein",
 ]
 
-# Number of pairs in memory, 32 MiB in float64 and a few copies; the n x n matrix of 10,000 rows would be 800 MB.
-_PAIRS_AT_ONCE = 2**22
+# Number of pairs in memory, 8 MiB in float64 and two copies; the n x n matrix of 10,000 rows would be 800 MB.
+_PAIRS_AT_ONCE = 2**20
 _MEDIAN_ROWS = 2000
 
 
@@ -201,10 +201,14 @@ def median_bandwidth(*samples: Tensor) -> float:
         rows = rows[torch.linspace(0, len(rows) - 1, _MEDIAN_ROWS, dtype=torch.float64).long()]
     # Far from the origin their squared norms would drown their distances.
     rows = rows - rows.mean(dim=0)
-    first, second = torch.triu_indices(len(rows), len(rows), offset=1, device=rows.device)
-    squares = squared_distances(rows, rows)[first, second]
-    squares = squares[squares > 0]
-    return float(squares.median().sqrt()) if len(squares) else 1.0
+    parts = []
+    for first in range(0, len(rows), rows_at_once := max(1, _PAIRS_AT_ONCE // len(rows))):
+        squares = squared_distances(rows[first : first + rows_at_once], rows)
+        # Each pair once, and no row with itself.
+        squares.triu_(diagonal=first + 1)
+        parts.append(squares[squares > 0])
+    positive = torch.cat(parts)
+    return float(positive.median().sqrt()) if len(positive) else 1.0
 
 
 def random_slices(num_slices: int, dim: int, generator: torch.Generator | None = None) -> Tensor:
@@ -232,6 +236,6 @@ def comparable(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:
     """Return the `(n, m)` squared distances as `|x|^2 + |y|^2 - 2 x.y`, without the (n, m, d) differences."""
     size = x.square().sum(dim=1).unsqueeze(1) + y.square().sum(dim=1)
-    squares = size - 2 * (x @ y.T)
+    squares = torch.addmm(size, x, y.T, alpha=-2)
     # The difference of equal points is rounding, whose square root would not be small.
-    return squares.masked_fill_(squares <= x.shape[1] * torch.finfo(x.dtype).eps * size, 0)
+    return squares.masked_fill_(squares <= size.mul_(x.shape[1] * torch.finfo(x.dtype).eps), 0)

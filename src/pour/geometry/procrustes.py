@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pour.errors import UsageError
-from pour.geometry._inputs import as_samples
+from pour.geometry._inputs import as_samples, check_samples, double_blocks, sum_rows
 
 __all__ = ["Alignment", "procrustes", "procrustes_distance"]
 
@@ -66,16 +66,17 @@ def procrustes(source: Tensor, target: Tensor) -> Alignment:
         >>> torch.allclose(aligned(x), aligned.target(y), atol=1e-5)
         True
     """
-    x, y = as_samples(source, "source"), as_samples(target, "target")
+    x, y = check_samples(source, "source"), check_samples(target, "target")
     y = y.to(x.device)
     if len(x) != len(y):
         raise UsageError(f"source has {len(x)} rows and target {len(y)}; they must be features of the same inputs.")
     x_center, x_scale = _center_and_scale(x, "source")
     y_center, y_scale = _center_and_scale(y, "target")
     width = max(x.shape[1], y.shape[1])
-    x = pad((x - x_center) / x_scale, (0, width - x.shape[1]))
-    y = pad((y - y_center) / y_scale, (0, width - y.shape[1]))
-    left, _, right = torch.linalg.svd(x.T @ y)
+    product = x_center.new_zeros(x.shape[1], y.shape[1])
+    for a, b in zip(double_blocks(x), double_blocks(y), strict=True):
+        product.addmm_(((a - x_center) / x_scale).T, (b - y_center) / y_scale)
+    left, _, right = torch.linalg.svd(pad(product, (0, width - y.shape[1], 0, width - x.shape[1])))
     return Alignment(x_center, x_scale, y_center, y_scale, left @ right)
 
 
@@ -97,8 +98,9 @@ def procrustes_distance(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _center_and_scale(rows: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    center = rows.mean(dim=0)
-    scale = (rows - center).square().sum(dim=1).mean().sqrt()
-    if not float(scale) > torch.finfo(rows.dtype).eps * float(center.norm()):
+    center = sum_rows(rows)[0] / len(rows)
+    total = torch.stack([(block - center).square().sum() for block in double_blocks(rows)]).sum()
+    scale = (total / len(rows)).sqrt()
+    if not float(scale) > torch.finfo(center.dtype).eps * float(center.norm()):
         raise UsageError(f"All rows of {name} are equal; features without variation cannot be aligned.")
     return center, scale

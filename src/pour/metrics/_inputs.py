@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pour.errors import UsageError
+from pour.geometry._inputs import double_blocks
 
 
 def to_float64(values: Tensor) -> Tensor:
@@ -42,9 +43,14 @@ def same_rows(x: Tensor, y: Tensor, names: tuple[str, str]) -> None:
 
 
 def finite_rows(features: Tensor, name: str) -> Tensor:
-    """Return `features` as a float64 matrix, or raise UsageError for NaN and infinite values."""
-    rows = to_float64(as_rows(features, name))
-    broken = int((~torch.isfinite(rows)).any(dim=1).sum())
+    """Return `features` as a matrix, on the CPU if their device has no float64.
+
+    Raise UsageError for NaN and infinite values.
+    """
+    rows = as_rows(features, name).detach()
+    if rows.device.type == "mps":
+        rows = rows.cpu()
+    broken = sum(int((~torch.isfinite(block)).any(dim=1).sum()) for block in double_blocks(rows))
     if broken:
         raise UsageError(
             f"{name} holds NaN or infinite values in {broken} of {rows.shape[0]} rows: "
@@ -86,7 +92,7 @@ def is_forgotten(labels: Tensor, classes: tuple[int, ...]) -> Tensor:
 def two_splits(
     train_features: Tensor, train_labels: Tensor, test_features: Tensor, test_labels: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Check a training and a test split of one model's features: float64 rows and int64 labels on one device."""
+    """Check a training and a test split of one model's features: rows and int64 labels on one device."""
     train, train_labels = _labelled_rows(train_features, train_labels, "train")
     test, test_labels = _labelled_rows(test_features, test_labels, "test")
     if train.shape[1] != test.shape[1] or train.device != test.device:

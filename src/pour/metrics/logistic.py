@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pour.errors import PourError, UsageError
+from pour.geometry._inputs import double_blocks, grouped_blocks, sum_rows
 from pour.metrics._inputs import finite_rows
 
 __all__ = ["LogisticFit", "logistic_regression", "standardise"]
@@ -41,6 +42,7 @@ def logistic_regression(
     include: Tensor | None = None,
     C: float = 1.0,
     balanced: bool = True,
+    standardised: bool = False,
 ) -> LogisticFit:
     """Fit a binary logistic regression to each of B problems on the same features, all in one call.
 
@@ -50,11 +52,13 @@ def logistic_regression(
     has become poor. Stops after a step whose predicted gain in the mean loss is below 1e-13.
 
     Args:
-        features: shape (n, d), on any device; standardise them first (`standardise`).
+        features: shape (n, d), on any device; standardise them first (`standardise`), or ask for it.
         targets: the side of each sample, bool, shape (n,), or (n, B) for a different question in each problem.
         include: which samples belong to which problem, bool, shape (n, B); default: all, in one problem.
         C: inverse strength of the regularisation.
         balanced: give both sides of a problem the same total weight, s_i = n / (2 n_side).
+        standardised: fit the features as `standardise` returns them, without a copy of all of them; the result applies
+            to features as they are given here.
 
     Examples:
         >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
@@ -62,14 +66,17 @@ def logistic_regression(
         >>> (fit.decision(x)[:, 0] > 0).tolist()
         [False, False, True, True]
     """
-    x = finite_rows(features, "features")
-    n, d = x.shape
+    rows = finite_rows(features, "features")
+    n, d = rows.shape
     if not C > 0:
         raise UsageError(f"C must be positive, got {C}.")
-    side, used = _problems(targets, include, n, x.device)
+    side, used = _problems(targets, include, n, rows.device)
     y = side.double() * 2 - 1
     weight = _weights(side, used, balanced)
-    x = torch.cat([x, x.new_ones(n, 1)], dim=1)
+    mean, deviation = torch.tensor([[0.0], [1.0]], dtype=torch.float64, device=rows.device).expand(2, d)
+    if standardised:
+        mean, deviation = _mean_and_deviation(rows)
+    x = _with_ones(rows, mean, deviation)
     ridge = (1 / (C * used.sum(dim=0).double())).expand(d + 1, -1).clone()
     ridge[-1] = 0
 
@@ -93,7 +100,8 @@ def logistic_regression(
         w, scores = w + size * step, scores + size * moved
         done |= (decrement < _DECREMENT) & (size == 1)
         if bool(done.all()):
-            return LogisticFit(w[:-1].T.contiguous(), w[-1].clone())
+            coef = w[:-1].T / deviation
+            return LogisticFit(coef, w[-1] - coef @ mean)
     raise PourError(
         f"logistic regression did not converge in {_NEWTON_STEPS} Newton steps: standardise the features "
         f"or use a smaller C than {C}."
@@ -109,12 +117,28 @@ def standardise(reference: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
         >>> standardise(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))[0].tolist()
         [[-1.0, 0.0], [1.0, 0.0]]
     """
-    mean = reference.mean(dim=0)
-    deviation = reference.var(dim=0, correction=0).sqrt()
-    # Rounding leaves a constant column a deviation of some ulps of its value, which would blow up into noise.
-    constant = deviation <= 1000 * torch.finfo(reference.dtype).eps * mean.abs()
-    deviation = torch.where(constant, torch.ones_like(deviation), deviation)
+    mean, deviation = _mean_and_deviation(reference)
     return tuple((z - mean) / deviation for z in (reference, *others))
+
+
+def _mean_and_deviation(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and deviation of each column in float64; the deviation of a constant column is 1."""
+    mean = sum_rows(rows)[0] / len(rows)
+    squares = torch.zeros_like(mean)
+    for block in double_blocks(rows):
+        squares += (block - mean).square().sum(dim=0)
+    deviation = (squares / len(rows)).sqrt()
+    # Rounding leaves a constant column a deviation of some ulps of its value, which would blow up into noise.
+    constant = deviation <= 1000 * torch.finfo(mean.dtype).eps * mean.abs()
+    return mean, torch.where(constant, torch.ones_like(deviation), deviation)
+
+
+def _with_ones(rows: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    """Return the rows in float64, shifted and scaled, and a last column of ones."""
+    x = rows.new_ones(len(rows), rows.shape[1] + 1, dtype=torch.float64)
+    for block, place in grouped_blocks(rows, x):
+        place[:, :-1] = (block - mean) / deviation
+    return x
 
 
 def _problems(targets: Tensor, include: Tensor | None, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -153,9 +177,11 @@ def _factor(x: Tensor, curvature: Tensor, ridge: Tensor) -> Tensor:
     """Cholesky factors of the problems' Hessians, shape (B, d + 1, d + 1)."""
     factors = []
     for h, r in zip(curvature.T, ridge.T, strict=True):
-        rows = h > 0
-        root = x[rows] * h[rows].sqrt().unsqueeze(1)
-        hessian = root.T @ root
+        hessian = x.new_zeros(x.shape[1], x.shape[1])
+        for block, part in grouped_blocks(x, h):
+            rows = part > 0
+            root = block[rows] * part[rows].sqrt().unsqueeze(1)
+            hessian.addmm_(root.T, root)
         # The intercept has no ridge, and its curvature can underflow where all samples are far on their side.
         hessian.diagonal().add_(r + 1e-12 * hessian.diagonal().max() + torch.finfo(x.dtype).tiny)
         factors.append(torch.linalg.cholesky(hessian))

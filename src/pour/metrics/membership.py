@@ -10,7 +10,7 @@ from pour.errors import UsageError
 from pour.metrics._inputs import class_tuple, is_forgotten, two_splits
 from pour.metrics._sampling import stratified_folds, stratified_sample
 from pour.metrics.intervals import Estimate, auc_estimate, balanced_accuracy, wilson
-from pour.metrics.logistic import logistic_regression, standardise
+from pour.metrics.logistic import logistic_regression
 from pour.metrics.ranking import roc_auc
 
 __all__ = ["Membership", "rmia"]
@@ -90,8 +90,9 @@ def rmia(
     span = int(labels.max()) - int(labels.min()) + 1
     strata = labels + span * ((~attacked).long() + 2 * member.long())
     fold = stratified_folds(strata, folds, generator)
-    (x,) = standardise(torch.cat([train[keep], test]))
-    fit = logistic_regression(x, member, include=fold.unsqueeze(1) != torch.arange(folds, device=x.device), C=C)
+    x = torch.cat([train[keep], test])
+    learns = fold.unsqueeze(1) != torch.arange(folds, device=x.device)
+    fit = logistic_regression(x, member, include=learns, C=C, standardised=True)
     scores = fit.decision(x[attacked]).gather(1, fold[attacked].unsqueeze(1)).squeeze(1)
 
     member, fold = member[attacked], fold[attacked]

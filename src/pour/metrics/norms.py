@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from pour.geometry._inputs import double_blocks
 from pour.metrics._inputs import finite_rows
 from pour.metrics.intervals import Estimate, auc_estimate
 from pour.metrics.ranking import roc_auc
@@ -24,8 +25,11 @@ def norm_leak(forget_features: Tensor, retain_features: Tensor) -> Estimate:
         >>> norm_leak(torch.ones(30, 4) * 0.1, torch.randn(60, 4) + 5).value
         1.0
     """
-    forget = torch.linalg.vector_norm(finite_rows(forget_features, "forget_features"), dim=1)
-    retain = torch.linalg.vector_norm(finite_rows(retain_features, "retain_features"), dim=1)
+    forget, retain = _norms(forget_features, "forget_features"), _norms(retain_features, "retain_features")
     area = roc_auc(forget, retain)
     found = auc_estimate(max(area, 1 - area), len(forget), len(retain))
     return Estimate(found.value, max(0.5, found.low), found.high)
+
+
+def _norms(features: Tensor, name: str) -> Tensor:
+    return torch.cat([torch.linalg.vector_norm(block, dim=1) for block in double_blocks(finite_rows(features, name))])

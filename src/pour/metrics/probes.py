@@ -7,15 +7,16 @@ import torch
 from torch import Tensor
 
 from pour.errors import UsageError
+from pour.geometry._inputs import sum_rows
 from pour.metrics._inputs import class_tuple, is_forgotten, two_splits
 from pour.metrics._sampling import stratified_sample
 from pour.metrics.intervals import Estimate, balanced_accuracy, wilson
-from pour.metrics.logistic import logistic_regression, standardise
+from pour.metrics.logistic import logistic_regression
 
 __all__ = ["Probe", "knn_probe", "linear_probe"]
 
-# Number of test rows whose distances to all training rows are in memory.
-_BLOCK = 2048
+# Number of pairs of a test and a training row whose distances are in memory.
+_PAIRS_AT_ONCE = 2**21
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,9 @@ def linear_probe(
         (1.0, 1)
     """
     data = _data(train_features, train_labels, test_features, test_labels, class_tuple(classes))
-    train, test = standardise(data.train, data.test)
     include = torch.stack([torch.ones_like(data.train_near), data.train_near], 1)
-    called = logistic_regression(train, data.train_side, include=include, C=C).decision(test) > 0
+    fit = logistic_regression(data.train, data.train_side, include=include, C=C, standardised=True)
+    called = fit.decision(data.test) > 0
     return data.result(called[:, 0], called[:, 1])
 
 
@@ -129,9 +130,6 @@ def knn_probe(
         raise UsageError(f"k must be a positive odd number, so that votes cannot tie, got {k}.")
     data = _data(train_features, train_labels, test_features, test_labels, class_tuple(classes))
     generator = torch.Generator().manual_seed(seed)
-    # Distances do not depend on the mean, but products of rows lose digits to a large common mean.
-    mean = data.train.mean(dim=0)
-    train, test = data.train - mean, data.test - mean
     called = []
     for rows in (torch.ones_like(data.train_near), data.train_near):
         sides = [(rows & side).nonzero().squeeze(1) for side in (data.train_side, ~data.train_side)]
@@ -140,17 +138,20 @@ def knn_probe(
             raise UsageError(f"{k} neighbours need at least {k} training images, got {2 * size} after balancing.")
         drawn = [side[stratified_sample(data.train_labels[side], size, generator)] for side in sides]
         balanced = torch.cat(drawn).sort().values
-        called.append(_vote(train[balanced], data.train_side[balanced], test, k))
+        called.append(_vote(data.train[balanced], data.train_side[balanced], data.test, k))
     return data.result(*called)
 
 
 def _vote(train: Tensor, side: Tensor, test: Tensor, k: int) -> Tensor:
     """Return for each test row whether most of its k nearest training rows are on the side, (m,)."""
+    # Distances do not depend on the mean, but products of rows lose digits to a large common mean.
+    mean = sum_rows(train)[0] / len(train)
+    train = train - mean
     squares = train.square().sum(dim=1)
     called = []
-    for block in torch.split(test, _BLOCK):
+    for block in torch.split(test, max(1, _PAIRS_AT_ONCE // len(train))):
         # The squared distance minus |test row|^2, which does not change the order.
-        distance = torch.addmm(squares, block, train.T, alpha=-2)
+        distance = torch.addmm(squares, block - mean, train.T, alpha=-2)
         nearest = distance.topk(k, dim=1, largest=False).indices
         called.append(side[nearest].sum(dim=1) * 2 > k)
     return torch.cat(called)
@@ -181,12 +182,12 @@ def _data(
 
 
 def _nearest_class(features: Tensor, labels: Tensor, forgotten: Tensor) -> int:
-    retained = labels[~forgotten]
-    counts = retained.bincount()
-    sums = features.new_zeros(len(counts), features.shape[1]).index_add_(0, retained, features[~forgotten])
-    means = sums / counts.clamp(min=1).unsqueeze(1)
-    distance = torch.linalg.vector_norm(means - features[forgotten].mean(dim=0), dim=1)
-    return int(distance.masked_fill(counts == 0, torch.inf).argmin())
+    counts = labels.bincount()
+    sums = sum_rows(features, index=labels, count=len(counts))
+    gone = labels.new_zeros(len(counts), dtype=torch.bool).index_fill_(0, labels[forgotten].unique(), True)
+    mean = sums[gone].sum(dim=0) / counts[gone].sum()
+    distance = torch.linalg.vector_norm(sums / counts.clamp(min=1).unsqueeze(1) - mean, dim=1)
+    return int(distance.masked_fill((counts == 0) | gone, torch.inf).argmin())
 
 
 def _balanced(called: Tensor, side: Tensor) -> Estimate:
