@@ -184,10 +184,10 @@ def _data(
 def _nearest_class(features: Tensor, labels: Tensor, forgotten: Tensor) -> int:
     counts = labels.bincount()
     sums = sum_rows(features, index=labels, count=len(counts))
-    gone = labels.new_zeros(len(counts), dtype=torch.bool).index_fill_(0, labels[forgotten].unique(), True)
-    mean = sums[gone].sum(dim=0) / counts[gone].sum()
+    retained = labels[~forgotten].bincount(minlength=len(counts)) > 0
+    mean = sums[~retained].sum(dim=0) / forgotten.sum()
     distance = torch.linalg.vector_norm(sums / counts.clamp(min=1).unsqueeze(1) - mean, dim=1)
-    return int(distance.masked_fill((counts == 0) | gone, torch.inf).argmin())
+    return int(distance.masked_fill(~retained, torch.inf).argmin())
 
 
 def _balanced(called: Tensor, side: Tensor) -> Estimate:
