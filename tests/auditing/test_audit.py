@@ -308,7 +308,7 @@ def test_bad_calls(digits, digits_original, digits_splits, projected):
         audit(data=digits_splits, classes=["4"], **call)
     with pytest.raises(UsageError, match=r"needs a test split and a train split, and a list has none"):
         audit(data=[1, 2], classes=[3], **call)
-    with pytest.raises(UsageError, match="retrained has 3 models; give one, or two"):
+    with pytest.raises(UsageError, match="retrained has 3 models; pass one, or two"):
         audit(data=digits_splits, retrained=[digits_original] * 3, **call)
     with pytest.raises(UsageError, match="A limit of 5 training images per side leaves none"):
         audit(data=digits_splits, limit=5, **call)
@@ -462,7 +462,7 @@ def test_models_that_are_not_what_they_are_given_as_are_told(digits_original, di
     }
     assert audit(unlearned=other, **asked).notes == (
         "the unlearned model's history has no request to forget 3",
-        "the unlearned model was made to forget 5 as well, whose images count as retained here; audit all of its "
+        "the unlearned model was made to forget 5 as well, whose images count as retained; audit all of its "
         "classes together",
     )
     both = pour.forget(pour.fold(other), classes=["3"])

@@ -291,7 +291,7 @@ def test_a_diverged_model_is_refused(value):
     model = make_model()
     with torch.no_grad():
         model[0].bias[0] = value
-    with pytest.raises(UsageError, match=r"unlearned model gives NaN or infinite .* 20 of 20 test images"):
+    with pytest.raises(UsageError, match=r"unlearned model returns NaN or infinite .* 20 of 20 test images"):
         make_tapper().tap(model, "unlearned")
 
 
@@ -303,7 +303,7 @@ def test_a_mask_of_minus_infinity_is_no_damage():
 
 
 def test_a_head_with_too_few_scores_is_refused():
-    with pytest.raises(UsageError, match=r"retrained model has scores for 3 classes, but the labels go up to 3"):
+    with pytest.raises(UsageError, match=r"retrained model has scores for 3 classes, but the largest label is 3"):
         make_tapper().tap(make_model(classes=3), "retrained")
 
 

@@ -75,8 +75,8 @@ def test_readings_of_loaders_are_those_of_the_dataset(
 def test_left_out_samples_are_reported(datasets: dict[str, TensorDataset], models: dict[str, Any]) -> None:
     report = audit(**models, data=loaders(datasets, drop_last=True), **QUIET)
     assert [note.split(",")[0] for note in report.notes] == [
-        "the test loader gave 320 of the 355 samples of its dataset",
-        "the train loader gave 1",
+        "the test loader returned 320 of the 355 samples of its dataset",
+        "the train loader returned 1",
     ]
     assert sum(report.data.counts["test"]) == 320
 
@@ -102,7 +102,7 @@ def test_augmentation_is_reported_and_all_models_see_the_same_inputs(
     data = {name: DataLoader(Noisy(part), batch_size=64, shuffle=shuffle) for name, part in datasets.items()}
     report = audit(**models, data=data, **QUIET)
     assert [note.split(",")[0] for note in report.notes] == [
-        f"the {name} loader gives other inputs at each reading" for name in ("test", "train")
+        f"the {name} loader returns other inputs in each pass" for name in ("test", "train")
     ]
     assert report.value("cka_r_o", "raw") == pytest.approx(1)
 
@@ -112,7 +112,7 @@ def test_augmentation_is_reported_and_all_models_see_the_same_inputs(
     [
         (
             {"limit": 60},
-            "limit chooses samples by class, which needs samples with an index, and the test loader has none",
+            "limit chooses samples by class, which needs samples with an index, but the test loader has none",
         ),
         ({"relearn": True}, "The relearn attack chooses samples by class"),
         ({"layers": True}, "The comparison of layers chooses samples by class"),

@@ -87,5 +87,5 @@ def test_a_single_process_has_everything():
     assert not all_agree(False, torch.device("cpu"))
     rows = torch.arange(6.0).view(3, 2)
     assert gather_rows(rows, 3) is rows
-    with pytest.raises(UsageError, match="brings 3 rows; its share of 4 is 4"):
+    with pytest.raises(UsageError, match="has 3 rows, but its share of 4 is 4"):
         gather_rows(rows, 4)

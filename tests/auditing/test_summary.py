@@ -21,7 +21,7 @@ from pour.training.tasks.segment import Segment
 
 NAMES = ("cat", "dog", "emu", "fox", "gnu")
 QUIET = {"device": "cpu", "progress": False}
-NO_RETRAINED = "No retrained model was given, so it is not known how much of"
+NO_RETRAINED = "No retrained model was passed, so it is not known how much of"
 
 
 def reading(value, spread=None, n=1000):
@@ -162,12 +162,12 @@ class TestFeatures:
         assert "with 99.1 % balanced accuracy (original 99.6 %). In the encoder's raw features" in said
         assert "the probe reaches 99.6 %. No retrained" in said
         assert said.endswith(
-            f"{NO_RETRAINED} 'cat' a model that never saw it would show; give a model trained without the class."
+            f"{NO_RETRAINED} 'cat' a model that never saw it would show; pass a model trained without the class."
         )
         assert "leak" not in said
         assert NO_RETRAINED in alone().summary[1]
         several = alone(probe(0.991, retrained=None), forgotten=(0, 1)).summary[1]
-        assert "'cat' and 'dog' a model that never saw them would show; give" in several
+        assert "'cat' and 'dog' a model that never saw them would show; pass" in several
         assert several.endswith("trained without the classes.")
 
     def test_a_measure_that_cannot_tell_gives_way_to_one_that_can(self):

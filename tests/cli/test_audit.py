@@ -85,8 +85,8 @@ def test_the_file_beside_a_model_is_not_replaced_either(files, tmp_path):
         (["--report", "folder"], "folder is a folder"),
         (["--report", "folder.html"], "folder.json is a folder"),
         (["--report", "original.safetensors/a.html"], "original.safetensors is a file and not a folder"),
-        (["--report", "a.json"], "call the page of --report [*].html"),
-        (["--report", "a.html", "--out", "a.html"], "call the page of --report [*].html"),
+        (["--report", "a.json"], "choose a name [*].html for --report"),
+        (["--report", "a.html", "--out", "a.html"], "choose a name [*].html for --report"),
         (["--out", "folder"], "folder is a folder"),
         ([], "--overwrite has no use without --out or --report"),
     ],
@@ -125,5 +125,5 @@ def test_an_audit_replaces_no_file_of_its_models(trained, target):
     flag = "--report" if target.endswith("html") else "--out"
     options = ["--forget", 3, "--data", "digits", flag, trained.with_name(target), "--overwrite"]
     assert "a file of an audited model" in complaint(here("audit", trained, trained, *options))
-    assert "is a file; give a folder" in complaint(here("audit", trained, trained, *options[:4], "--cache", trained))
+    assert "is a file; pass a folder" in complaint(here("audit", trained, trained, *options[:4], "--cache", trained))
     assert {path.name: path.read_bytes() for path in trained.parent.iterdir()} == before

@@ -91,7 +91,7 @@ def test_collapse_is_that_of_the_training_features(trained, digits):
     expected = pour.neural_collapse(features.features, features.labels, head.weight, head.bias)
     values = [expected.nc1, expected.nc2_norm_spread, expected.nc2_angle_std, expected.nc3, expected.nc4]
     assert [line.value for line in found.collapse] == pytest.approx(values, rel=1e-4)
-    assert found.simplex == "not"
+    assert found.simplex == "no"
     by_name = {line.name: line for line in found.collapse}
     # Random features do not depend on the class: within over between is about n / C - 1 over C - 1 degrees of freedom.
     assert by_name["NC1"].random > 20
@@ -261,7 +261,7 @@ def test_the_advice_states_what_was_measured():
     assert fresh
     advice = pour.inspect(nn.Sequential(nn.Flatten(), nn.Linear(64, 10))).advice
     assert [entry.method for entry in advice] == ["pour-p", "pour-a", "pour-a"]
-    assert "24 small networks 0.0 % of the class was left, and the others lost at most 0.4 points" in advice[1].expect
+    assert "24 small networks 0.0 % of the class was left, and the other classes lost at most 0.4 points" in advice[1].expect
     for entry in advice:
         result = first_call(entry.method)
         assert (result.good, result.networks) == (6, 6)

@@ -234,7 +234,7 @@ with ReportServer(sys.argv[1]) as server:
 
 def test_empty_folder(tmp_path: Path) -> None:
     with running(tmp_path) as server:
-        assert "no report in this folder yet" in get(server, "/")[2]
+        assert "This folder contains no report" in get(server, "/")[2]
 
 
 def test_odd_files_and_requests_are_answered(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -192,7 +192,7 @@ def test_augmentation_in_workers_is_noticed_behind_a_generator(vit: nn.Module) -
     }
     torch.manual_seed(0)
     report = pour.audit(original=vit, unlearned=pour.forget(vit, classes=[2]), data=data, **QUIET)
-    assert [note.split(",")[0] for note in report.notes] == ["the train loader gives other inputs at each reading"]
+    assert [note.split(",")[0] for note in report.notes] == ["the train loader returns other inputs in each pass"]
 
 
 def test_numpy_is_left_as_it_was(vit: nn.Module) -> None:

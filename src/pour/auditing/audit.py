@@ -65,42 +65,44 @@ def audit(
     precision: Precision | None = None,
     progress: bool = True,
 ) -> AuditReport:
-    """Measure how much of the forgotten classes `unlearned` still contains, and what it lost of the others.
+    """Measure how much of the forgotten classes `unlearned` still contains, and how much of the others it lost.
 
-    One pass over the data feeds each batch to every model, so that all comparisons are of the same samples. Each line
-    of the report compares the unlearned model with the retrained models. Without a retrained model there are no
-    verdicts. No model is changed. Under `torchrun` every process reads its share of the samples.
+    The data are read once: each batch is the input of every model, so that all comparisons use the same samples. Each
+    line of the report compares the unlearned model with the retrained models. Without a retrained model every verdict
+    is "no reference". No model is changed. Under `torchrun` every process reads its share of the samples.
 
     Args:
         original: Model before forgetting.
         unlearned: Model to audit.
-        retrained: Model trained without the forgotten classes, or two of them with different seeds. The second one
-            shows how much two retrained models differ.
+        retrained: Model trained without the forgotten classes, or two such models with different seeds. The second
+            model shows how much two retrained models differ.
         data: Splits, a dataset, or samples by split: `{"train": ..., "test": ...}`.
         classes: Forgotten classes by name or index; by default those in the history of `unlearned`.
         task: Task of the models, or its name; by default the task of the data.
-        limit: Largest number of training samples on each side, forgotten and retained. All test samples are used.
+        limit: Largest number of forgotten and of retained training samples. All test samples are used.
         relearn: Also run the relearn attack, with these options or the default ones.
         layers: Also compare the models layer by layer.
-        pictures: Also compute and keep what `pour.write_report` draws, such as a map of the features and
-            Grad-CAM. They are part of the report's file.
-        align: How the distances make the features of different networks comparable.
+        pictures: Also compute the pictures of `pour.write_report`, such as a map of the features and Grad-CAM. The
+            report's file contains them.
+        align: Alignment of the features of two networks before their distance is computed: `procrustes` or `none`.
         epsilon: Limit of the distances in Definition 2.1; by default the distance of two retrained models.
-        cache: Folder that keeps the features of the reference models for the next audit.
-        cache_unlearned: Also keep the unlearned model's features there.
-        head: Dotted name of the models' head, or names of several heads whose scores they average, if they cannot be
-            found.
+        cache: Folder in which the features of the reference models are stored for later audits.
+        cache_unlearned: Also store the features of the unlearned model.
+        head: Dotted name of the models' head, or names of several heads whose scores are averaged. Needed only if
+            pour cannot find the head.
         example: Small batch of inputs on which the heads are found; by default samples of the data.
-        force: Only warn if models, data and classes contradict each other. The notes of the report keep the warning.
-        reference: The unlearned model is the original or a retrained model on purpose, as in the row of a reference.
-        trusted: Do not check models and data, because the caller made them, as a grid does.
+        force: Warn instead of raising an error if models, data and classes contradict each other. The notes of the
+            report contain the warning.
+        reference: Accept that the unlearned model is also the original or a retrained model, as in the row of a
+            reference.
+        trusted: Skip the check of models and data, for callers that computed the models themselves.
         seed: Fixes the choice of samples and folds.
-        device: Device of the computation; by default the GPU if there is one.
+        device: Device of the computation; by default the GPU, if present.
         precision: Precision of the networks, fp32 (the default) or bf16. Metrics are computed in float64.
         progress: Show a progress bar.
 
     Raises:
-        UsageError: The models, the data and the classes do not fit together, or a model gives NaN.
+        UsageError: The models, the data and the classes do not fit together, or a model returns NaN.
 
     Examples:
         >>> import pour, torch
@@ -116,12 +118,12 @@ def audit(
     if align not in get_args(Align):
         raise UsageError(f"align must be one of {', '.join(get_args(Align))}, but is {align!r}.")
     if epsilon is not None and not 0 <= epsilon < math.inf:
-        raise UsageError(f"epsilon is a distance, so a finite number from 0 on, but is {epsilon}.")
+        raise UsageError(f"epsilon must be a finite number of at least 0, but is {epsilon}.")
     run = Run(seed=seed, device=audit_device(device), precision=precision or "fp32", progress=False)
     models = _models_by_role(original, unlearned, retrained)
     audited = audited_data(data, classes, task, original, unlearned)
     for name, samples in audited.samples.items():
-        # The labels of other samples are known after the first reading.
+        # Samples without an index have unknown labels before the first reading.
         if is_indexed(samples) and getattr(samples, "knows_labels", True):
             audited.check_sides(name, audited.side_counts(samples))
     few = audited.first("train" if audited.task.one_label else "test")[0][:FEW_IMAGES]
@@ -176,7 +178,7 @@ def _models_by_role(
     references = () if retrained is None else (retrained,) if isinstance(retrained, nn.Module) else tuple(retrained)
     roles: tuple[Role, ...] = ("retrained", "retrained_second")
     if len(references) > len(roles):
-        raise UsageError(f"retrained has {len(references)} models; give one, or two of different seeds.")
+        raise UsageError(f"retrained has {len(references)} models; pass one, or two of different seeds.")
     return models | dict(zip(roles, references, strict=False))
 
 

@@ -53,17 +53,16 @@ class Audited:
         return _first_samples(name, self.samples[name], self._first)
 
     def indexed(self, reason: str) -> dict[str, IndexedSamples]:
-        """Return the samples if all of them have an index. Otherwise raise UsageError with the reason for the need."""
+        """Return the samples. Raise UsageError with `reason` if the samples of a split have no index."""
         indexed = {name: samples for name, samples in self.samples.items() if is_indexed(samples)}
         if missing := [name for name in self.samples if name not in indexed]:
             raise UsageError(
-                f"{reason}, which needs samples with an index, and the {missing[0]} loader has none; give the dataset "
-                "that it reads."
+                f"{reason}, which needs samples with an index, but the {missing[0]} loader has none; pass its dataset."
             )
         return indexed
 
     def splits(self, what: str) -> Splits:
-        """Return forget and retain samples by split. Raise UsageError if the step `what` cannot have them."""
+        """Return forget and retain samples by split. Raise UsageError if the step `what` cannot use the samples."""
         if not self.task.one_label:
             raise UsageError(f"{what} needs one label per sample, which the task {self.task.name} does not have.")
         return Splits.of(self.indexed(f"{what} chooses samples by class"), list(self.forgotten), classes=self.classes)
@@ -74,7 +73,7 @@ class Audited:
         return forgotten, len(samples) - forgotten
 
     def check_sides(self, name: str, counts: tuple[int, int]) -> None:
-        """Raise UsageError if a split that needs samples on both sides has none on one of them."""
+        """Raise UsageError if the test or training split has no forgotten or no retained sample."""
         for side, count in zip(("forgotten", "retained"), counts, strict=True):
             if not count and name in ("test", "train") and self.task.one_label:
                 kind = {"train": "training"}.get(name, name)
@@ -83,14 +82,14 @@ class Audited:
                 )
 
     def limited(self, limit: int | None, seed: int) -> Audited:
-        """Return at most `limit` training samples on each side; every class has its share."""
+        """Return the data with at most `limit` forgotten and `limit` retained training samples, stratified by class."""
         if limit is None:
             return self
         train = self.splits("limit").train
         most = max(len(self.forgotten), len(self.classes) - len(self.forgotten))
         if limit < most:
             raise UsageError(
-                f"A limit of {limit} training images per side leaves none for some of {most} classes; raise it."
+                f"A limit of {limit} training images per side is too small for {most} classes; pass at least {most}."
             )
         labels = train.whole.labels
         is_forgotten = np.isin(labels, self.forgotten)
@@ -119,8 +118,8 @@ def audited_data(
     if isinstance(task, str):
         task = get_task(task)
     if isinstance(data, Splits):
-        asked = data.forgotten if classes is None else classes
-        named = resolve_classes(asked, num_classes=data.num_classes, class_names=data.classes)
+        request_or_default = data.forgotten if classes is None else classes
+        named = resolve_classes(request_or_default, num_classes=data.num_classes, class_names=data.classes)
         if set(named) != set(data.forgotten):
             raise UsageError(
                 f"classes names {sorted(named)}, but the splits were made for {sorted(data.forgotten)}; make the "
@@ -177,7 +176,7 @@ def _task_of(name: str, samples: IndexedSamples | Batches, first: dict[str, tupl
 def _first_samples(
     name: str, samples: IndexedSamples | Batches, first: dict[str, tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
-    """Return the first samples of a split from `first`, and put them there if they are missing."""
+    """Return the first samples of a split from `first`. Add them to `first` if they are missing."""
     if name not in first:
         first[name] = first_batch(samples, _FIRST)
     return first[name]

@@ -1,4 +1,4 @@
-"""The steps of an audit in their order."""
+"""Run the steps of an audit in their order."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Auditor(Tapper):
     models: Mapping[Role, nn.Module]
     limit: int | None
     relearning: Relearning | None
-    """Options of the relearn attack; None leaves it out."""
+    """Options of the relearn attack, or None without the attack."""
     layers: bool
     pictures: bool
     align: Align
@@ -76,7 +76,7 @@ class Auditor(Tapper):
     def report(self, *, progress: bool) -> AuditReport:
         """Return the report, with a progress bar if `progress`."""
         samples = sum(_length(part) for part in self.audited.samples.values())
-        # Measuring a model takes about as long as running it over a few thousand images.
+        # For the progress bar: each measurement counts as a tenth of the samples.
         self._weight = max(1, samples // 10)
         self._done, self._total = 0, len(self.models) * (samples + self._weight * (3 + (self.relearning is not None)))
         self.advance = self._advance
@@ -110,8 +110,8 @@ class Auditor(Tapper):
             relearning=curves,
             notes=tuple(self.notes),
         )
-        seen: dict[str, Seen] = {role: model.splits["test"] for role, model in tapped.items()}
-        return self._pictured(report.keep(seen)).keep(seen)
+        test_outputs: dict[str, Seen] = {role: model.splits["test"] for role, model in tapped.items()}
+        return self._pictured(report.keep(test_outputs)).keep(test_outputs)
 
     def _pictured(self, report: AuditReport) -> AuditReport:
         """Return the report with its pictures, if they are requested."""
@@ -152,7 +152,7 @@ class Auditor(Tapper):
         if "retrained" in tapped and same_encoder(
             self.models["original"], self.models["retrained"], heads=(self.heads["original"], self.heads["retrained"])
         ):
-            # A reference that shares the original's encoder has no representations of its own.
+            # A reference with the original's encoder has the original's features, so they are not a reference.
             compared = {role: model for role, model in tapped.items() if not role.startswith("retrained")}
             self.notes.append(_FROZEN)
         self.notes.extend(self._doubts(answers))
@@ -173,7 +173,7 @@ class Auditor(Tapper):
         return {name: suffix_of(name) for name in self.counts}
 
     def _measure_answers(self, tapped: Mapping[Role, Tapped]) -> dict[Role, dict[str, Reading]]:
-        """Measure what the models answer: with one label per sample accuracies, otherwise the scores of the task."""
+        """Measure the answers of the models: accuracies if a sample has one label, otherwise the scores of the task."""
         if self.audited.task.one_label:
             return self._accuracies(tapped)
         readings = {
@@ -190,14 +190,14 @@ class Auditor(Tapper):
             scores = {
                 f"aus{suffix}": aus_reading(readings["original"], measured, suffix)
                 for split, suffix in self._suffixes.items()
-                # A further test set may have samples of one side only.
+                # A further test set may have only forgotten or only retained samples.
                 if split != "train" and {accuracy_name(suffix, "r"), accuracy_name(suffix, "f")} <= measured.keys()
             }
             self.book.add("scores", role, {**accuracies, **scores, **measured})
         for (split, suffix), role in product(self._suffixes.items(), tapped) if "retrained" in tapped else ():
             both = [model.answers(split) for model in (tapped[role], tapped["retrained"])]
             if role != "retrained" and any(both[0]):
-                # A model may have scores for more classes than the data, and the other need not have as many.
+                # Two models can have different numbers of scores, so the shorter list is filled with zeros.
                 answers, reference = zip(*zip_longest(*both, fillvalue=0), strict=True)
                 reading = Reading.of(answer_distance(answers, reference), sum(answers))
                 # No model can be too close to the retrained one.
@@ -207,7 +207,7 @@ class Auditor(Tapper):
 
     def _measure_similarities(self, tapped: Mapping[Role, Tapped], views: Iterable[View]) -> None:
         """Measure CKA and RUS of every model with the original (o) and the retrained model (r)."""
-        # One sample on a side has no CKA.
+        # CKA needs at least two samples on each side.
         splits = [name for name, counts in self.counts.items() if name in ("test", "train") or min(counts) >= 2]
         similarity: dict[object, dict[str, Reading]] = {}
         for view, split, base in product(views, splits, _REFERENCES):
@@ -273,13 +273,13 @@ class Auditor(Tapper):
         return self.memory.recall(kind, f"{what}, {view}", (model.source, retrained.source), measure)
 
     def _doubts(self, readings: Mapping[Role, Mapping[str, Reading]]) -> Iterator[str]:
-        """Yield the signs that a model does not have the role that it was passed as."""
+        """Yield sentences on signs that a model was passed in the wrong role."""
         for role, scores in readings.items():
             accuracy = scores["acc_tf"].value if "acc_tf" in scores else 0.0
             if role.startswith("retrained") and accuracy > 1 / len(self.audited.classes):
                 yield (
                     f"the {role} model recognises {accuracy:.1%} of the forgotten training images, so it seems to have "
-                    "been trained on them, and verdicts against it mean nothing"
+                    "been trained on them, and its verdicts have no meaning"
                 )
         recorded, forgotten = forgotten_before(self.models["unlearned"]), set(self.audited.forgotten)
         missing, further = forgotten - recorded, recorded - forgotten
@@ -288,7 +288,7 @@ class Auditor(Tapper):
         if further:
             yield (
                 f"the unlearned model was made to forget {self._names(further)} as well, whose images count as "
-                "retained here; audit all of its classes together"
+                "retained; audit all of its classes together"
             )
 
     def _names(self, classes: Iterable[int]) -> str:
@@ -314,7 +314,7 @@ class Auditor(Tapper):
                 self.book.add("scores", role, {"relearn_f": curve.mean_forget})
                 yield curve
             except DivergenceError as error:
-                # The attack on one model that diverges must not cost the whole audit.
+                # If the attack on one model diverges, the audit continues.
                 self.notes.append(f"relearning the {role} model is left out: {error}")
             self.advance(self._weight, f"relearned the {role} model")
 

@@ -59,12 +59,12 @@ def read_output(path: Path, device: torch.device) -> Seen | None:
         return None
 
 
-def write_output(path: Path, seen: Seen) -> None:
+def write_output(path: Path, output: Seen) -> None:
     """Store the output. The first process writes for all."""
     if not is_first_process():
         return
-    tensors = {field.name: getattr(seen, field.name) for field in fields(seen)}
-    if seen.raw is seen.features:
+    tensors = {field.name: getattr(output, field.name) for field in fields(output)}
+    if output.raw is output.features:
         del tensors["raw"]
     # A cache is only a shortcut: without the file, the next audit computes the output again.
     with contextlib.suppress(PourError):

@@ -29,7 +29,7 @@ Decision = Literal["met", "not met", "undecided"]
 METRICS: tuple[BoundMetric, ...] = ("mmd", "energy", "sliced-wasserstein-1")
 """Integral probability metrics that are fast enough for every audit."""
 
-# The number of pairs of images grows with its square.
+# Largest number of images. The number of pairs of images grows with its square.
 _IMAGES = 2000
 
 
@@ -37,7 +37,7 @@ _IMAGES = 2000
 class Discrepancy:
     """K(P, Q) of unlearned features P and retrained features Q with its terms; see `decompose_discrepancy`.
 
-    The terms are None if neither form of the bound applies, as for a model that gives one answer to all images.
+    The terms are None if neither form of the bound applies, as for a model that returns one answer for all images.
     """
 
     metric: BoundMetric
@@ -74,8 +74,9 @@ def discrepancies(
 ) -> dict[BoundMetric, Discrepancy]:
     """Return the distances from a model's test features to the retrained model's, by metric.
 
-    The alignment is fitted on retained training images, which both models know, and applied to test images of all
-    classes. Bandwidth and slices depend only on the retrained model, so that values of different models are comparable.
+    The alignment is fitted on retained training images, which are training images of both models. It is applied to test
+    images of all classes. Bandwidth and slices depend only on the retrained model, so that values of different models
+    are comparable.
 
     Args:
         model: Unlearned model, or another model to compare with the retrained one.

@@ -1,4 +1,4 @@
-"""Output of the audited models: the feature vectors and scores that all metrics read."""
+"""Store the output of the audited models: feature vectors and scores, the inputs of all metrics."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["SIDES", "Role", "Seen", "Side", "Tapped", "View"]
 
 Role = Literal["original", "unlearned", "retrained", "retrained_second"]
-"""Part of a model in an audit."""
+"""Role of a model in an audit."""
 View = Literal["features", "raw"]
-"""Features that the head sees, or the encoder's output before a projector."""
+"""`features`: input of the head. `raw`: output of the encoder, before a projector."""
 Side = Literal["forget", "retain"]
-"""Samples of the forgotten classes, or the others."""
+"""`forget`: samples of the forgotten classes. `retain`: all other samples."""
 SIDES: dict[Side, str] = {"retain": "r", "forget": "f"}
 """Letters of the sides in the names of metrics."""
 
@@ -44,7 +44,7 @@ class Seen(Features):
 
     @classmethod
     def joined(cls, parts: Sequence[Seen]) -> Seen:
-        """Return the output on all samples from that on each batch."""
+        """Return the output on all samples, joined from the outputs on the batches."""
         rows = {name: torch.cat([getattr(part, name) for part in parts]) for name in _BY_ROW}
         same = all(part.raw is part.features for part in parts)
         raw = rows["features"] if same else torch.cat([part.raw for part in parts])
@@ -85,10 +85,10 @@ class Tapped:
     projected: bool
     """Whether the model has a projector before its head, so that the two views differ."""
     source: str | None = None
-    """Names of the files that keep the features for other audits."""
+    """Names of the cache files with the features; None without a cache."""
 
     def mask(self, split: str, side: Side) -> Tensor:
-        """Return which feature vectors of a split are on a side, (m,) booleans."""
+        """Return a mask of the feature vectors of a split that belong to a side, (m,)."""
         forgotten = _are_of(self.splits[split].labels, self.forgotten)
         return forgotten if side == "forget" else ~forgotten
 
@@ -120,7 +120,7 @@ class Tapped:
         return counts
 
     def predicts_forgotten(self, split: str) -> Tensor:
-        """Return whether the answer is a forgotten class, (n,) booleans."""
+        """Return a mask of the samples whose answer is a forgotten class, (n,)."""
         return _are_of(self.splits[split].scores.argmax(dim=1), self.forgotten)
 
 

@@ -1,4 +1,4 @@
-"""Recognise the samples of a loader again, and report readings of it that differ."""
+"""Identify the samples of a loader, and report a loader that returns different samples in each pass."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ def sample_digests(inputs: Tensor, labels: Tensor) -> list[bytes]:
 def loader_notes(
     name: str, loader: Batches, digests: Iterable[bytes], count: int, first: tuple[Tensor, Tensor]
 ) -> list[str]:
-    """Return sentences on samples that a loader left out, or that change from one reading to the next.
+    """Return sentences on samples that a loader omits, or that differ between two passes.
 
     Args:
         name: Name of the split.
         loader: Loader of the split.
-        digests: Digests of the samples of a complete reading.
+        digests: Digests of the samples of a complete pass.
         count: Number of these samples.
-        first: The first samples of another reading.
+        first: The first samples of another pass.
     """
     notes = []
     dataset = getattr(loader, "dataset", ())
     left_out = len(dataset) - count if hasattr(dataset, "__len__") else 0
     if left_out > 0:
         notes.append(
-            f"the {name} loader gave {count:,} of the {len(dataset):,} samples of its dataset, as with drop_last; the "
-            "others are not audited"
+            f"the {name} loader returned {count:,} of the {len(dataset):,} samples of its dataset, as with drop_last; "
+            "the others are not audited"
         )
     if len(set(sample_digests(*first)).difference(digests)) > max(0, left_out):
         notes.append(
-            f"the {name} loader gives other inputs at each reading, as random augmentation does; all models saw the "
-            "inputs of one reading, and another audit sees others"
+            f"the {name} loader returns other inputs in each pass, as random augmentation does; all models had the "
+            "inputs of one pass, and another audit has other inputs"
         )
     return notes

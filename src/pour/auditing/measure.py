@@ -37,7 +37,7 @@ T = TypeVar("T")
 _SUFFIXES = {"test": "", "train": "_train"}
 # Number of groups of images for the interval of a Neural Collapse measure.
 _GROUPS = 5
-# The 97.5 % quantile of Student's t with one degree of freedom less than there are groups.
+# The 97.5 % quantile of Student's t with four degrees of freedom, one less than the number of groups.
 _STUDENT = 2.7764
 _COLLAPSE = ("nc1", "nc2_norm_spread", "nc2_angle_std", "nc3")
 
@@ -63,7 +63,7 @@ class Measurer:
             return None
 
     def answers(self, model: Tapped) -> dict[str, Reading]:
-        """Return accuracies on every split, and how evenly the answers on forgotten images are spread."""
+        """Return accuracies on every split, and the entropy of the answers on forgotten images."""
         readings: dict[str, Reading] = {}
         for split, output in model.splits.items():
             right = output.scores.argmax(dim=1) == output.labels
@@ -160,7 +160,7 @@ class Measurer:
     def _in_proportion(self, labels: Tensor) -> Tensor:
         """Return training images with the class shares of the whole split.
 
-        The attack would recognise other shares as membership.
+        With other shares the attack would measure the shares instead of membership.
         """
         counts = torch.bincount(labels, minlength=max(self.class_counts) + 1).tolist()
         totals = {c: total for c, total in self.class_counts.items() if total}
@@ -201,10 +201,10 @@ def _probe_readings(name: str, probe: Callable[..., Probe], model: Tapped, view:
 
 
 def _jackknife(rows: Tensor, labels: Tensor, model: Tapped) -> dict[str, float]:
-    """Return standard errors of the Neural Collapse measures, from leaving out one group of images after another.
+    """Return standard errors of the Neural Collapse measures by the jackknife: each group of images is omitted once.
 
-    A group has every fifth image of each class. The result is empty if a class has too few images for the groups. The
-    errors of few groups are uncertain, so Student's quantile replaces the normal one.
+    A group contains every fifth image of each class. The result is empty if a class has too few images for the groups.
+    The errors of few groups are uncertain, so Student's quantile replaces the normal quantile.
     """
     counts = torch.bincount(labels)
     if int(counts[counts > 0].min()) < 2 * _GROUPS:

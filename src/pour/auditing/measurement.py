@@ -40,9 +40,7 @@ class Reading:
         for name in ("value", "low", "high", "debiased"):
             number = getattr(self, name)
             if number is not None and not math.isfinite(number):
-                raise PourError(
-                    f"A measurement came out as {name} {number}; this is a fault in pour, please report it."
-                )
+                raise PourError(f"The {name} of a measurement is {number}; this is an error in pour, please report it.")
 
     @classmethod
     def of(cls, estimate: Estimate, n: int) -> Reading:

@@ -1,4 +1,4 @@
-"""What a page draws of an audit: computed with the audit, and kept in its report."""
+"""Compute the data of a page's pictures together with the audit, and store them in its report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pictures", "Subject", "compute_pictures", "pack", "register_computation", "unpack"]
 
-# Modules of the room report, which register the pictures of the tasks of this package.
+# Modules of `pour.report`, which register the pictures of the tasks of this package.
 _BUILT_IN = {
     "classify": "pour.report.page.gallery",
     "match": "pour.report.page.gallery",
@@ -39,10 +39,10 @@ _LARGEST_ARRAY = 64 * 2**20
 
 @record()
 class Pictures:
-    """Data of the pictures of an audit. The room `report` draws them without any model."""
+    """Data of the pictures of an audit. `pour.report` draws them without any model."""
 
     task: str
-    """Name of the task whose pictures these are."""
+    """Name of the task that computed the pictures."""
     data: Mapping[str, Json] = field(default_factory=dict)
     """Data by picture, such as `map` for the interactive map of features."""
 
@@ -52,7 +52,7 @@ class Pictures:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """Models, audits and samples that pictures are computed from."""
+    """Models, audits and samples from which pictures are computed."""
 
     models: Mapping[str, nn.Module]
     """Models by name: `original`, `retrained` if there is such a model, and unlearned models."""
@@ -76,7 +76,7 @@ class Subject:
 
     @property
     def seen(self) -> dict[str, Seen]:
-        """Features and scores of the models on the test samples, by name, as the audits have kept them."""
+        """Features and scores of the models on the test samples, by name, from memory of the audits."""
         if not self.report.seen:
             raise UsageError(
                 f"The report {self.name!r} was read from a file, which has no features; audit the model again."
@@ -123,8 +123,8 @@ def unpack(packed: Mapping[str, Any]) -> NDArray[Any]:
     kind, shape = np.dtype(packed["type"]), tuple(map(int, packed["shape"]))
     size = kind.itemsize * int(np.prod(shape, dtype=object))
     if kind.kind not in "uif" or not 0 <= size <= _LARGEST_ARRAY:
-        raise ValueError(f"An array of {kind} and shape {shape} is no picture.")
-    # A compressed text may expand to more than it declares.
+        raise ValueError(f"An array of {kind} and shape {shape} cannot be a picture.")
+    # A damaged or hostile text may expand to more bytes than its shape declares.
     content = zlib.decompressobj().decompress(base64.b64decode(packed["content"], validate=True), size + 1)
     if len(content) != size:
         raise ValueError(f"An array of shape {shape} has {len(content)} bytes instead of {size}.")

@@ -1,4 +1,4 @@
-"""Divide an audit among the processes of `torchrun`: each runs its share of the samples, and all get all features."""
+"""Divide an audit among the processes of `torchrun`: each runs its share of the samples and receives all features."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def audit_device(device: str | torch.device | None) -> torch.device:
 def join_processes() -> None:
     """Join the processes that `torchrun` started, unless they are joined. A single process does nothing.
 
-    They stay joined until the program ends. A second group of the same processes could meet at the addresses of the
-    first, which torchrun's store keeps.
+    The processes stay joined until the program ends, because torchrun's store keeps the addresses of the first group:
+    a second group could connect to them.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or not distributed.is_available() or _is_joined():
         return
@@ -89,7 +89,7 @@ def gather_rows(rows: Tensor, count: int) -> Tensor:
     rank, processes = _rank_and_count()
     sizes = [count * (i + 1) // processes - count * i // processes for i in range(processes)]
     if len(rows) != sizes[rank]:
-        raise UsageError(f"Process {rank} brings {len(rows)} rows; its share of {count} is {sizes[rank]}.")
+        raise UsageError(f"Process {rank} has {len(rows)} rows, but its share of {count} is {sizes[rank]}.")
     if processes == 1:
         return rows
     # Shares differ by at most one row, but every process must send the same size.

@@ -48,7 +48,7 @@ class Relearning:
     """
 
     images_per_class: int = 10
-    """Number of training images of each class, forgotten and retained, that the attacker has."""
+    """Number of training images of each class, forgotten and retained, for the fine-tuning."""
     steps: tuple[int, ...] = (0, 1, 2, 5, 10, 20, 50)
     """Numbers of steps after which the accuracy is measured."""
     lr: float = 0.01
@@ -61,7 +61,7 @@ class Relearning:
             raise UsageError(f"Relearning needs at least one image per class, but got {self.images_per_class}.")
         if not self.steps or min(self.steps) < 0 or list(self.steps) != sorted(set(self.steps)) or self.steps[-1] == 0:
             raise UsageError(
-                f"The steps of relearning must rise from 0 or more, such as (0, 10, 50), not {self.steps}."
+                f"The steps of relearning must increase from 0 or more, such as (0, 10, 50), not {self.steps}."
             )
         if not self.lr > 0 or self.batch_size < 1:
             raise UsageError(
@@ -110,11 +110,11 @@ def relearn(
     a mask or a deleted row makes no difference. The statistics of BatchNorm stay frozen.
 
     Args:
-        model: Model to attack; it stays as it is.
+        model: Model to attack. It is not changed.
         splits: Training and test images.
         run: Seed, device and precision.
         role: Role of the model in the audit.
-        options: Size of the attack.
+        options: Options of the attack.
         head: Dotted name of the head, if it cannot be found.
     """
     options = options or Relearning()
@@ -134,7 +134,7 @@ def relearn(
     done = 0
     for step in options.steps:
         if step > done:
-            # A new seed, because the batches of every training start with those of its first epoch.
+            # A new seed, because otherwise each part of the training would repeat the first batches.
             batches = images.batches(options.batch_size, run.torch_device, seed=run.seed + done, shuffle=True)
             stretch = recipe.change(steps=step - done)
             fit(network, batches, stretch, quiet, batch_norm="frozen", graph=False, compile=False, optimizer=optimizer)

@@ -1,4 +1,4 @@
-"""The result of an audit: print it, compare it with another, save and load it."""
+"""Print, compare, save and load the result of an audit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class AuditedModel:
     digest: str
     """SHA-256 of the state dict."""
     architecture: str | None
-    """Name of the architecture, if the model's card has it."""
+    """Name of the architecture, if the model's card contains it."""
     methods: tuple[str, ...]
     """Methods in the model's history, oldest first."""
     projected: bool
@@ -127,7 +127,7 @@ class AuditReport:
     notes: tuple[str, ...] = ()
     """Reasons for absent measures."""
     pictures: Pictures | None = None
-    """What the page draws; None without `pictures=True`."""
+    """Data of the pictures of the page; None without `pictures=True`."""
     pour_version: str = __version__
     schema_version: int = 1
 
@@ -149,7 +149,7 @@ class AuditReport:
         return outputs
 
     def keep(self, seen: Mapping[str, Seen]) -> Self:
-        """Keep features and scores for pictures, and return the report. They are not part of its file."""
+        """Store features and scores for pictures in the object, but not in its file. Return the report."""
         object.__setattr__(self, "_seen", dict(seen))
         return self
 
@@ -207,16 +207,16 @@ class AuditReport:
         """Return the report in the JSON of `to_json`. The summary is computed again.
 
         Raises:
-            UsageError: The text is no complete report. The sentence names `source` and the key.
+            UsageError: The text is no complete report. The message names `source` and the key.
         """
         return decode(cls, text, source)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> Path:
-        """Write the report as JSON, with its pictures. A file stays as it was if writing fails.
+        """Write the report as JSON, with its pictures. If writing fails, an existing file does not change.
 
         Args:
             path: File of the report.
-            overwrite: Replace an existing file. If False, raise UsageError if there is one.
+            overwrite: Replace an existing file. If False, raise UsageError for an existing file.
         """
         refuse_to_overwrite(Path(path), overwrite=overwrite)
         write_text(path, self.to_json() + "\n")

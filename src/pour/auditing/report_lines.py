@@ -1,4 +1,4 @@
-"""Collect the readings of all models, and compare the unlearned model's with the references."""
+"""Collect the readings of all models, and compare the unlearned model's readings with the references."""
 
 from __future__ import annotations
 

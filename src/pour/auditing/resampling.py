@@ -1,4 +1,4 @@
-"""Intervals of a task's scores from resampled samples."""
+"""Compute intervals of a task's scores by resampling the samples."""
 
 from __future__ import annotations
 

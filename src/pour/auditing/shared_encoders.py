@@ -1,4 +1,4 @@
-"""Models that differ only in their heads: the output of their encoder is computed once for all of them."""
+"""Compute the encoder's output once for all models that differ only in their heads."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["run_head", "runs_head_on", "same_encoder"]
 
-# Relative difference of two encoders' outputs: far above that of other kernels, far below that of other weights.
+# Largest relative difference of equal outputs: far above the effect of other kernels, far below that of other weights.
 _TOLERANCE = 0.01
 
 
 def same_encoder(first: nn.Module, second: nn.Module, *, heads: tuple[str, str] | None = None) -> bool:
     """Return whether two networks differ only in their heads, such as two networks with one frozen backbone.
 
-    The answer is no for networks without weights outside the head, because any two of them have the same encoder.
+    Return False for networks without weights outside the head, because any two of them have the same encoder.
 
     Args:
         first: A network.
@@ -51,7 +51,7 @@ def same_encoder(first: nn.Module, second: nn.Module, *, heads: tuple[str, str] 
 
 
 def runs_head_on(model: nn.Module, head: Head, inputs: Tensor, raw: Tensor) -> bool:
-    """Return whether the encoder of `model` gives `raw`, and its scores are those of the head alone.
+    """Return whether the encoder of `model` returns `raw`, and the head alone returns the scores of `model`.
 
     Args:
         model: Network on the device of `raw`.

@@ -44,8 +44,8 @@ def cka_reading(x: Tensor, y: Tensor, samples: Tensor | None = None) -> Reading:
         samples: Index of the sample of each row, (n,). By default each row is a sample.
     """
     enough = len(x) >= _FEWEST_DEBIASED
-    value, *more = map(float, linear_ckas(x, y, [False, True] if enough else [False]))
-    debiased = more[0] if more else None
+    value, *debiased_values = map(float, linear_ckas(x, y, [False, True] if enough else [False]))
+    debiased = debiased_values[0] if debiased_values else None
     # The CKA of two images is 1 for all features, so few images give no interval.
     error = cka_standard_error(x, y, samples) if enough else None
     return Reading.around(value, error, n=len(x), within=(0.0, 1.0), debiased=debiased)

@@ -50,7 +50,7 @@ class _Summary:
     report: AuditReport
 
     def answers(self) -> str:
-        """Return what the model answers on the forgotten classes."""
+        """Return how often the model answers with the forgotten classes."""
         pixelwise = self.report.pixelwise
         unit = "pixel" if pixelwise else "image"
         line = self._line("iou_f" if pixelwise else "acc_f")
@@ -78,7 +78,7 @@ class _Summary:
     def _shares(self, line: Line | None) -> tuple[dict[str, float], int | None]:
         """Return how often each model answers with a forgotten class on these classes, and the number of answers.
 
-        Pixels count with any forgotten class as their answer, images with the right one.
+        A pixel counts if its answer is any forgotten class. An image counts if its answer is the right class.
         """
         if self.report.pixelwise:
             totals = {role: sum(counts) for role, counts in self.report.answers.items()}
@@ -111,7 +111,7 @@ class _Summary:
         return " ".join([*sentences, *self._gap(line)])
 
     def retained_classes(self) -> str:
-        """Return what the retained classes lost, and how their value compares with the references."""
+        """Return the loss of the retained classes, and the position of their accuracy relative to the references."""
         line = self._line("iou_r_rest" if self.report.pixelwise else "acc_r")
         measure = "mean IoU" if self.report.pixelwise else "accuracy"
         if line is None:
@@ -148,9 +148,9 @@ class _Summary:
         return self._retrained_knows_class or _position(line.unlearned, line.retrained) in (None, "above")
 
     def _feature_line(self) -> Line | None:
-        """Return the first measure that distinguishes the original from the retrained models, else the first one.
+        """Return the first measure that distinguishes the original from the retrained models, otherwise the first one.
 
-        The unlearned model has no influence on the choice, so that all methods are read by the same measure.
+        The choice does not depend on the unlearned model, so that all methods have the same measure.
         """
         lines = [line for name in _FEATURE_MEASURES if (line := self._line(name, "features")) is not None]
         distinct = [line for line in lines if _distinguishes(line)]
@@ -158,7 +158,7 @@ class _Summary:
         return next(iter([*distinct, *compared, *lines]), None)
 
     def _feature_sentence(self, line: Line) -> str:
-        """Return what the features that the head sees show of the forgotten classes."""
+        """Return how much of the forgotten classes the input features of the head show."""
         whose = "the projected features" if self._line(line.name, "raw") is not None else "its features"
         value = _feature_value(line, line.unlearned.value)
         references = {}
@@ -191,8 +191,8 @@ class _Summary:
         classes = "classes" if self._several else "class"
         amount = f"how much of {self._names} a model that never saw {'them' if self._several else 'it'} would show"
         if "retrained" not in self.report.models:
-            remedy = f"give a model trained without the {classes}"
-            return [f"No retrained model was given, so it is not known {amount}; {remedy}."]
+            remedy = f"pass a model trained without the {classes}"
+            return [f"No retrained model was passed, so it is not known {amount}; {remedy}."]
         if self._retrained_knows_class:
             return [f"The retrained model recognises training images of {self._names}, so it does not show {amount}."]
         if line is None or line.retrained is None:
@@ -229,7 +229,7 @@ class _Summary:
 
 
 def _position(reading: Reading, reference: Reading | None) -> _Position | None:
-    """Return where a value is relative to a reference's interval, or None without an interval."""
+    """Return the position of a value relative to a reference's interval, or None without an interval."""
     if reference is None or (reference.low is None and reference.high is None):
         return None
     low, high = reference.bounds

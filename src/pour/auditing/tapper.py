@@ -1,4 +1,4 @@
-"""Run every model once over every split: one pass over the data feeds each batch to all models."""
+"""Run all models in one pass over each split: each batch is the input of every model."""
 
 from __future__ import annotations
 
@@ -80,17 +80,17 @@ class Tapper:
 
     audited: Audited
     run: Run
-    """Device and precision (on a GPU that has it TF32 for all layers but the head). The output is always float32."""
+    """Device and precision. With TF32, all layers except the head use it. The output is always float32."""
     heads: Mapping[Role, str] = field(default_factory=dict)
-    """Dotted names of the models' heads; other heads are found."""
+    """Dotted names of the models' heads. A head without a name is found by pour."""
     cache: Path | None = None
-    """Folder that keeps the output of the reference models."""
+    """Folder in which the output of the reference models is stored."""
     cache_unlearned: bool = False
-    """Also keep the unlearned model's output there."""
+    """Whether the unlearned model's output is stored there, too."""
     advance: Callable[[int, str], None] = lambda samples, note: None
-    """Function of the number of samples of a step and a note on it."""
+    """Function that reports progress. Its arguments are a number of samples and a note."""
     notes: list[str] = field(default_factory=list)
-    """Remarks on loaders whose readings differ."""
+    """Remarks on loaders that return different samples in each pass."""
     _loaders: dict[str, EpochLoader] = field(default_factory=dict)
     _digests: dict[str, str] = field(default_factory=dict)
 
@@ -102,7 +102,7 @@ class Tapper:
         return self.tap_all({role: model})[role]
 
     def tap_all(self, models: Mapping[Role, nn.Module]) -> dict[Role, Tapped]:
-        """Return the output of each model on all splits. The models stay as they are."""
+        """Return the output of each model on all splits. The models do not change."""
         # Hashing releases Python's lock, so threads can hash the weights of several models at a time.
         with ThreadPoolExecutor() as pool:
             digests = list(pool.map(_weights_digest, models.values()))
@@ -155,7 +155,7 @@ class Tapper:
         digests: list[bytes] = []
         done = 0
         for batch, labels in self._batches(name):
-            # Models are audited in float32.
+            # Models are audited in float32, so inputs in float64 are converted.
             inputs = batch.float() if batch.dtype == torch.float64 else batch
             row_labels = labels if drawn is None else drawn[done : done + len(inputs)].to(self._device)
             for model in models:
@@ -172,10 +172,10 @@ class Tapper:
                 digests += sample_digests(inputs, labels)
             done += len(inputs)
         if not done:
-            raise UsageError(f"The {name} loader gives no samples.")
+            raise UsageError(f"The {name} loader returns no samples.")
         output: dict[Role, Seen] = {}
         for role in [role for role, batches in parts.items() if batches]:
-            # The batches of one model at a time are in memory twice.
+            # Models are joined one at a time, because joining needs the memory of the batches twice.
             output[role] = self._gathered(Seen.joined(parts.pop(role)), samples)
         for model in derived:
             twin = twins[model.role]
@@ -183,7 +183,7 @@ class Tapper:
             self.advance(done, f"{model.role} model, which has the encoder of the {twin} model")
         output = {role: self._checked(seen, role, name) for role, seen in output.items()}
         if not is_indexed(samples):
-            # The same order for every reading, so that a loader that shuffles gives the same readings.
+            # Samples are sorted by digest, so that a loader that shuffles has the same results in each audit.
             order = torch.tensor(sorted(range(done), key=digests.__getitem__), device=self._device)
             output = {role: seen.in_order(order) for role, seen in output.items()}
             self.notes += loader_notes(name, samples, digests, done, self.audited.first(name))
@@ -196,15 +196,14 @@ class Tapper:
             model: Model to run.
             inputs: Inputs of the batch.
             labels: Labels of the batch.
-            row_labels: The same labels, void where the audit keeps no feature vector.
+            row_labels: The same labels, or the void label if the audit does not store the feature vector.
             first: Index of the first sample of the batch.
         """
         highest = int(labels.max())
         if highest >= model.head.num_classes:
             raise UsageError(
-                f"The {model.role} model has scores for {model.head.num_classes} classes, but the labels go up to "
-                f"{highest}; all models of an audit need a score for every class of the data, the forgotten ones "
-                "included."
+                f"The {model.role} model has scores for {model.head.num_classes} classes, but the largest label is "
+                f"{highest}; use models with a score for every class of the data, also for the forgotten classes."
             )
         on_gpu = self._device.type == "cuda"
         with fast_encoder(model.on_device, model.head.name, enabled=on_gpu), self.run.autocast():
@@ -247,14 +246,14 @@ class Tapper:
         if self._task.one_label:
             if seen.scores.ndim != 2:
                 raise UsageError(
-                    f"The {role} model gives scores of shape {tuple(seen.scores.shape)}; "
+                    f"The {role} model returns scores of shape {tuple(seen.scores.shape)}; "
                     "an audit needs one score per class and image."
                 )
-            # A score of -inf is a mask. Other values that are not finite are damage.
+            # A score of -inf is a mask. NaN and +inf are errors.
             broken |= (torch.isnan(seen.scores) | torch.isposinf(seen.scores)).any(dim=1)
         if bool(broken.any()):
             raise UsageError(
-                f"The {role} model gives NaN or infinite features or scores on {int(broken.sum())} of {len(broken)} "
+                f"The {role} model returns NaN or infinite features or scores on {int(broken.sum())} of {len(broken)} "
                 f"{name} {self._task.unit}s; it has diverged and cannot be audited."
             )
         if not self._task.one_label:
@@ -276,7 +275,7 @@ class Tapper:
                 size = self._task.batch_size(self.run)
             elif one_of_several():
                 rows = share_of(len(samples))
-                # A process without a share runs one sample all the same, and keeps nothing of it.
+                # All processes must run the same steps, so a process without a share runs one sample and discards it.
                 start = min(rows.start, len(samples) - 1)
                 samples = samples.take(np.arange(start, max(rows.stop, start + 1)))
             self._loaders[name] = samples.batches(size, self._device)
@@ -290,7 +289,7 @@ class Tapper:
             self._digests[name] = split_digest(self._samples[name])  # type: ignore[arg-type]
         key: tuple[object, ...] = (model.identity, self._digests[name], self.run.precision, self._device.type)
         if not self._task.one_label:
-            # The kept feature vectors depend on the draw.
+            # The drawn feature vectors depend on the seed.
             key += (self._task.name, self._task.cell_identity(), self.audited.forgotten, self.run.seed)
         return [output_file(self.cache, key, name)]
 

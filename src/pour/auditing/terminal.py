@@ -1,4 +1,4 @@
-"""Reports as tables for the terminal."""
+"""Format reports as tables for the terminal."""
 
 from __future__ import annotations
 
@@ -37,12 +37,15 @@ _TITLES = {
 
 
 def report_tables(report: AuditReport) -> RenderableType:
-    """Return all tables of a report with its notes and statements."""
+    """Return all tables of a report with its notes and statements.
+
+    If no value has a reference, the heading reports it once, and the tables have no column of verdicts.
+    """
     parts: list[RenderableType] = [_heading(report)]
     for section, title in _TITLES.items():
         lines = [line for line in report.lines if line.section == section]
         if lines:
-            parts += ["", _lines_table(lines, title)]
+            parts += ["", _lines_table(lines, title, verdicts=_has_verdicts(report))]
     if report.discrepancies:
         parts += ["", _discrepancy_table(report)]
     if report.relearning:
@@ -69,7 +72,7 @@ def comparison_table(comparison: Comparison) -> RenderableType:
         if missing:
             parts.append(Text(f"only in the {name}: {', '.join(missing)}"))
     if not comparison.same_data:
-        parts.append("note: the reports are of different data; the numbers do not compare.")
+        parts.append("note: the reports are of different data; their numbers cannot be compared.")
     return Group(*parts)
 
 
@@ -81,8 +84,13 @@ def _heading(report: AuditReport) -> Text:
     # Text, because rich would read brackets in a name as markup.
     return Text(
         f"Audit of {methods}: {names} forgotten, {report.data.name}; images forgotten + retained: {counts}.\n"
-        f"Read against: {', '.join(references) or 'no retrained model, so there are no verdicts'}."
+        f"Compared with: {', '.join(references) or 'no retrained model'}."
+        + ("" if _has_verdicts(report) else " Verdict of every measure: no reference.")
     )
+
+
+def _has_verdicts(report: AuditReport) -> bool:
+    return any(line.verdict != "no reference" for line in report.lines)
 
 
 def _table(title: str, *columns: str) -> TerminalTable:
@@ -91,8 +99,9 @@ def _table(title: str, *columns: str) -> TerminalTable:
     return TerminalTable([*columns], title, right={*columns} - _WORDS, prose=["metric"], keys=keys)
 
 
-def _lines_table(lines: list[Line], title: str) -> TerminalTable:
-    table = _table(title, "metric", "unlearned", "debiased", "original", "retrained", "n", "verdict")
+def _lines_table(lines: list[Line], title: str, *, verdicts: bool) -> TerminalTable:
+    columns = ["metric", "unlearned", "debiased", "original", "retrained", "n", *(["verdict"] if verdicts else [])]
+    table = _table(title, *columns)
     for _, of_family in groupby(lines, key=lambda line: metric_of(line.name).family):
         table.add_section()
         for line in of_family:
@@ -103,7 +112,7 @@ def _lines_table(lines: list[Line], title: str) -> TerminalTable:
                 _number(None if line.original is None else line.original.value),
                 _cell(line.retrained),
                 "" if line.unlearned.n is None else f"{line.unlearned.n:,}",
-                Text(line.verdict, style=_STYLES[line.verdict]),
+                *([Text(line.verdict, style=_STYLES[line.verdict])] if verdicts else []),
             )
     return table
 

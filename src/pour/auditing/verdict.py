@@ -19,10 +19,10 @@ Verdict = Literal["within its interval", "leaks more", "destroyed", "as the orig
 
 - `leaks more`: more of the forgotten class remains than in a model that never saw it.
 - `destroyed`: less structure remains than in such a model, on retained or on forgotten images.
-- `as the original`: outside on the harmful side, but no worse than the original model.
-- `better`: outside on the harmless side.
-- `no reference`: there is no retrained model, or no second one for a comparison with the first, or there are too few
-  images for an interval.
+- `as the original`: outside the interval on the harmful side, but no worse than the original model.
+- `better`: outside the interval on the harmless side.
+- `no reference`: the retrained model, or the second retrained model for a comparison with the first, is missing, or
+  there are too few images for an interval.
 """
 
 
@@ -101,7 +101,7 @@ def _verdict_from_others(name: str, suffix: str, above: bool, verdict_on: Callab
         return verdict_on(accuracy_name(suffix, side)) or verdict_on(f"acc_{side}")
 
     if name in ("rmia_tpr", "rmia_fpr"):
-        # A rate alone shows only the position of the attack's threshold.
+        # The rates depend on the threshold of the attack. Only its balanced accuracy shows a leak.
         return "leaks more" if verdict_on("rmia_balanced_accuracy") == "leaks more" else "better"
     if name == "rus_o" and above:
         # RUS(o) rewards any destruction of the forgotten class's features.

@@ -57,14 +57,16 @@ def audit(
     arch: Arch = None,
     mean: Mean = None,
     std: Std = None,
-    limit: Annotated[int | None, typer.Option(help="Largest number of training images on each side.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Largest number of forgotten and of retained training images.")
+    ] = None,
     relearn: Annotated[bool, typer.Option("--relearn", help="Also run the relearn attack, which trains.")] = False,
     layers: Annotated[bool, typer.Option("--layers", help="Also compare the models layer by layer.")] = False,
-    cache: Annotated[Path | None, typer.Option(help="Folder that keeps features for the next audit.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder in which features are stored for later audits.")] = None,
     settings: Set = None,
     out: Annotated[Path | None, typer.Option(help="Write the report as JSON to this file.")] = None,
     report: Annotated[
-        Path | None, typer.Option(help="Write the report as a web page to this file, *.html, and JSON beside it.")
+        Path | None, typer.Option(help="Write the report as a web page to this file, *.html, and as JSON next to it.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     seed: Seed = 0,
@@ -74,7 +76,7 @@ def audit(
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure what an unlearned model still knows; --report writes a page."""
+    """Measure how much of the forgotten classes an unlearned model still contains; --report writes a page."""
     from pour.auditing import is_first_process
     from pour.training.tasks.task import find_task, get_task
 
@@ -82,7 +84,7 @@ def audit(
     files = [original, unlearned, *references]
     _check_targets(out, report, files, overwrite=overwrite)
     if cache is not None and cache.exists() and not cache.is_dir():
-        raise UsageError(f"--cache {cache} is a file; give a folder.")
+        raise UsageError(f"--cache {cache} is a file; pass a folder.")
     plain = PlainWeights.of(arch, mean, std, *files)
     task = get_task(find_task(data), **parse_settings(settings))
     if not task.one_label:
@@ -114,7 +116,7 @@ def audit(
     if report is not None:
         result.save(report.with_suffix(".json"))
         pour.write_report(result, report, command=shlex.join(["pour", *sys.argv[1:]]))
-    _tell(result, out, report, as_json=as_json, quiet=quiet)
+    _print_result(result, out, report, as_json=as_json, quiet=quiet)
 
 
 def _check_targets(out: Path | None, report: Path | None, models: Sequence[Path], *, overwrite: bool) -> None:
@@ -126,14 +128,14 @@ def _check_targets(out: Path | None, report: Path | None, models: Sequence[Path]
     if not targets:
         refuse_unread({"--overwrite": overwrite}, "without --out or --report")
     if report is not None and report in (out, page[1]):
-        raise UsageError(f"{report} cannot be both the page and the JSON; call the page of --report *.html.")
+        raise UsageError(f"{report} cannot be both the page and the JSON; choose a name *.html for --report.")
     for target in targets:
         if target.resolve() in audited:
-            raise UsageError(f"{target} is a file of an audited model; give the report another name.")
+            raise UsageError(f"{target} is a file of an audited model; choose another name for the report.")
         refuse_to_overwrite(target, overwrite=overwrite)
 
 
-def _tell(result: AuditReport, out: Path | None, report: Path | None, *, as_json: bool, quiet: bool) -> None:
+def _print_result(result: AuditReport, out: Path | None, report: Path | None, *, as_json: bool, quiet: bool) -> None:
     """Save the report to `out`, print it, and print the paths of its files."""
     if out is not None:
         result.save(out)

@@ -1,4 +1,4 @@
-"""The answers of a model to a few labelled samples, counted by true and predicted class."""
+"""Count the answers of a model to a few labelled samples by true and predicted class."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Answers", "Sample", "enough", "rate_of", "read_answers"]
 
+# Largest and smallest number of samples, and the number of pixels that limits it for large images.
 _MOST, _FEWEST = 256, 16
 _PIXELS = _MOST * 128**2
+# Inputs of at most this size stay in memory.
 _KEPT_BYTES = 64 * 2**20
 
 
@@ -38,7 +40,9 @@ class Answers:
     samples: NDArray[np.int64]
     """Index of the sample of each count."""
     truth: NDArray[np.int64]
+    """True class of each count."""
     predicted: NDArray[np.int64]
+    """Predicted class of each count."""
     counts: NDArray[np.int64]
     """Number of units, such as pixels, with this sample, truth and answer."""
     num_classes: int
@@ -56,16 +60,16 @@ class Answers:
         return len(np.unique(self.samples))
 
     def where(self, mask: NDArray[np.bool_]) -> Answers:
-        """Return the counts of a mask."""
+        """Return the answers whose counts `mask` selects."""
         parts = (self.samples[mask], self.truth[mask], self.predicted[mask], self.counts[mask])
         return Answers(*parts, self.num_classes, self.confidence)
 
     def of(self, classes: Collection[int], *, others: bool = False) -> Answers:
-        """Return the answers to units of `classes`, or with `others` to all other units."""
+        """Return the answers to units whose true class is in `classes`, or to all other units if `others`."""
         return self.where(np.isin(self.truth, list(classes), invert=others))
 
     def accuracy(self) -> Estimate:
-        """Return the share of right answers. Its interval counts samples, because units of a sample are alike."""
+        """Return the share of right answers. Its interval counts samples: the units of one sample are similar."""
         return rate_of(self.counts[self.truth == self.predicted].sum() / max(1, self.counts.sum()), len(self))
 
     def share(self, classes: Collection[int]) -> Estimate:
@@ -92,14 +96,14 @@ class Answers:
         chance = float(rows @ columns)
         if chance >= 1:
             return Estimate(1.0, 1.0, 1.0)
-        found = self.accuracy()
-        return Estimate(*((end - chance) / (1 - chance) for end in (found.value, found.low, found.high)))
+        accuracy = self.accuracy()
+        return Estimate(*((end - chance) / (1 - chance) for end in (accuracy.value, accuracy.low, accuracy.high)))
 
     def table(self) -> NDArray[np.float64]:
         """Return the share of each answer (column) for every class of the samples (row)."""
-        shown = self.shown
-        table = np.zeros((len(shown), self.num_classes))
-        np.add.at(table, (np.searchsorted(shown, self.truth), self.predicted), self.counts)
+        classes = self.shown
+        table = np.zeros((len(classes), self.num_classes))
+        np.add.at(table, (np.searchsorted(classes, self.truth), self.predicted), self.counts)
         return np.asarray(table / table.sum(axis=1, keepdims=True))
 
     def right(self) -> NDArray[np.float64]:
@@ -112,12 +116,12 @@ class Answers:
 
 
 def rate_of(rate: float, n: int) -> Estimate:
-    """Return a rate over `n` samples with its interval; without samples it is unknown."""
+    """Return a rate over `n` samples with its interval; NaN if there are no samples."""
     return wilson(round(float(rate) * n), n) if n else Estimate(float("nan"), 0.0, 1.0)
 
 
 def enough(image: Tensor) -> int:
-    """Return the number of samples to read of each side, forgotten and retained: fewer if an image is large.
+    """Return the number of forgotten and of retained samples to read: fewer if an image is large.
 
     Examples:
         >>> enough(torch.zeros(3, 32, 32)), enough(torch.zeros(3, 224, 224))
@@ -128,17 +132,18 @@ def enough(image: Tensor) -> int:
 
 @dataclass(eq=False)
 class Sample:
-    """A few samples that are read once, and a part of them that is kept in memory for further readings."""
+    """A few samples that are read once. The first of them stay in memory for further measurements."""
 
     batches: Iterable[tuple[Tensor, Tensor]]
     task: Task[Any, Any]
     device: torch.device
     kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """Batches that stay in memory."""
     answered: Answers | None = None
     """Answers of the model that read the batches."""
 
     def answers(self, model: nn.Module) -> Answers | None:
-        """Return the answers of `model`, and keep inputs up to a limit of memory."""
+        """Return the answers of `model`. Inputs up to a memory limit are kept."""
         return read_answers(model, self._keeping(), self.task, self.device)
 
     def again(
@@ -162,10 +167,11 @@ class Sample:
             count = None if count is None else count - len(labels)
 
     def _keeping(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """Yield all batches, and keep the first ones."""
         free = _KEPT_BYTES
         for inputs, labels in self.batches:
             free -= inputs.numel() * inputs.element_size()
-            # The kept samples are the first ones.
+            # A batch after the limit is never kept, so that the kept samples are the first samples.
             if free >= 0:
                 self.kept.append((inputs, labels))
             yield inputs, labels
@@ -178,10 +184,10 @@ def read_answers(
     device: torch.device,
     change: Callable[[Tensor], Tensor] | None = None,
 ) -> Answers | None:
-    """Return the answers of `model`; None if the task has no single answers, or if scores are not finite.
+    """Return the answers of `model`; Return None if the task has no single answers, or if scores are not finite.
 
     Args:
-        model: Any classifier, which does not change.
+        model: Any classifier. It is not changed.
         batches: Inputs and labels.
         task: Task of the labels.
         device: Device of the computation.

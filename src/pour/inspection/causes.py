@@ -1,4 +1,4 @@
-"""Find the cause of a low accuracy by its effect: repeat the reading with changed inputs or with other labels."""
+"""Find the cause of a low accuracy: repeat the measurement with changed inputs or with other labels."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _NORMALISATIONS: dict[str, tuple[Sequence[float], Sequence[float]]] = {
     "CIFAR": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "mean and deviation 0.5": ((0.5,), (0.5,)),
 }
-# Floats up to this value are still in [0, 1], but for rounding and interpolation.
+# Largest value of images in [0, 1]: rounding and interpolation can exceed 1.
 _UNIT = 1.05
 # Floats above this value are pixels from 0 to 255. Normalised pixels stay below it.
 _PIXELS = 16.0
-# Quantile of the normal distribution from which on a change of the inputs is better than chance.
+# Least z-scores of a gain in accuracy: above the first it is not by chance, above the second it is tested further.
 _SURE = 4.0
 _PROMISING = 1.0
-# Number of samples that decide which changes are tried on all samples.
+# Number of samples on which each change is tested before it is tested on all samples.
 _SCREENED = 64
 _LEAST_GAIN = 0.05
-# Share of the right answers on one class alone. A constant answer could be right by chance.
+# Larger gain for samples of a single class, on which a constant answer could be right by chance.
 _LEAST_GAIN_ALONE = 0.3
-# Agreement (kappa) of a network that was trained long enough.
+# Least agreement (kappa) of a network that was trained long enough.
 _GOOD_AGREEMENT = 0.5
 
 
@@ -63,23 +63,23 @@ def _changes(images: Tensor) -> Iterator[Change]:
     normalisations = {name: _of_channels(*values, images) for name, values in _NORMALISATIONS.items()}
     dims = (0, 2, 3)
     scale = 255.0 if high > _PIXELS and low >= 0 else 1.0
-    own = images.float() / scale
+    images_in_unit = images.float() / scale
     normalisations["their own mean and deviation"] = (
-        own.mean(dim=dims).view(1, -1, 1, 1),
-        own.std(dim=dims).clamp(min=1e-3).view(1, -1, 1, 1),
+        images_in_unit.mean(dim=dims).view(1, -1, 1, 1),
+        images_in_unit.std(dim=dims).clamp(min=1e-3).view(1, -1, 1, 1),
     )
     if scale > 1:
-        problem = "the images have values from 0 to 255, but the network expects other ones; divide them by 255"
+        problem = "the images have values from 0 to 255, but the network expects other values; divide them by 255"
         yield Change("values", problem, partial(_normalised, mean=0.0, std=255.0))
         for name, (mean, std) in normalisations.items():
             further = f"{problem}, and normalise them ({name})"
             yield Change("values", further, partial(_normalised, mean=255 * mean, std=255 * std))
     elif low >= 0 and high <= _UNIT:
-        problem = "the network expects values from 0 to 255, and these go from 0 to 1; let it divide by 255 itself"
+        problem = "the network expects values from 0 to 255, but these go from 0 to 1; multiply by 255 in the network"
         yield Change("values", problem, partial(torch.mul, other=255.0))
         for name, (mean, std) in normalisations.items():
             problem = (
-                f"the network expects normalised images ({name}), and these are not; normalise them, or wrap the "
+                f"the network expects normalised images ({name}), but these are not; normalise them, or wrap the "
                 "network in pour.models.NormalizedModel"
             )
             yield Change("normalisation", problem, partial(_normalised, mean=mean, std=std))
@@ -87,7 +87,7 @@ def _changes(images: Tensor) -> Iterator[Change]:
         del normalisations["their own mean and deviation"]
         for name, (mean, std) in normalisations.items():
             problem = (
-                f"the images are normalised twice ({name}), in the data and in the network; leave one normalisation out"
+                f"the images are normalised twice ({name}), in the data and in the network; remove one normalisation"
             )
             yield Change("normalisation", problem, partial(_normalised, mean=-mean / std, std=1 / std))
     if channels == 3:
@@ -122,7 +122,7 @@ def never_trained(model: nn.Module) -> bool:
 
 
 def normalised_twice(model: nn.Module, sample: Sample) -> str | None:
-    """Return the problem of normalised inputs to a network that normalises images in [0, 1], otherwise None."""
+    """Return a sentence if the inputs are normalised and the network normalises them again, otherwise None."""
     layer = next((layer for layer in unwrap(model).modules() if isinstance(layer, Normalize)), None)
     if layer is None or not sample.kept or not sample.kept[0][0].is_floating_point():
         return None
@@ -130,8 +130,8 @@ def normalised_twice(model: nn.Module, sample: Sample) -> str | None:
     if low >= 1 - _UNIT:
         return None
     return (
-        f"the network normalises images in [0, 1] itself, and these go from {low:.3g} to {high:.3g}; leave the "
-        "normalisation of the data out"
+        f"the network normalises images in [0, 1] itself, but these go from {low:.3g} to {high:.3g}; remove the "
+        "normalisation of the data"
     )
 
 
@@ -140,13 +140,13 @@ def better_inputs(
 ) -> tuple[Change, Answers] | None:
     """Return the change of the inputs with the best answers, if they are certainly better than `before`.
 
-    The first kept samples decide which changes are repeated on all kept samples.
+    Each change is tested on the first kept samples, and the promising changes are tested on all kept samples.
 
     Args:
         model: Model that gave the answers `before`.
         sample: Samples of these answers.
         before: Answers to all of the samples.
-        low: The answers are not those of a trained model, or below the record. Otherwise only a large gain counts.
+        low: The accuracy is as low as chance or below the recorded accuracy. Otherwise only a large gain counts.
         expected: Recorded accuracy on the classes of the samples, or None.
     """
     inputs = [images for images, _ in sample.kept]
@@ -156,14 +156,14 @@ def better_inputs(
     for change in _changes(to_unit(inputs[0].to(sample.device)).float()):
         for number, certain in ((_SCREENED, False), (sum(map(len, inputs)), True)):
             answers = sample.again(model, change.change, number)
-            kept = before.where(before.samples < number)
-            if answers is None or len(answers) != len(kept):
+            first_answers = before.where(before.samples < number)
+            if answers is None or len(answers) != len(first_answers):
                 break
-            gain = _gain(kept, answers, certain=certain)
+            gain = _gain(first_answers, answers, certain=certain)
             if gain < _least_gain(change, answers, low=low, expected=expected) - (0 if certain else _LEAST_GAIN):
                 break
             if len(answers.shown) < 2 and expected is not None:
-                # More than the record is a constant answer.
+                # An accuracy above the recorded one is a constant answer.
                 gain = -abs(answers.accuracy().value - expected)
             if certain and (best is None or gain > best[0]):
                 best = (gain, change, answers)
@@ -171,9 +171,9 @@ def better_inputs(
 
 
 def _least_gain(change: Change, after: Answers, *, low: bool, expected: float | None) -> float:
-    """Return the gain from which on a change names the cause."""
+    """Return the smallest gain of a change that identifies the cause."""
     if len(after.shown) < 2:
-        # A constant answer would be right on the only class, so the change must lead back to the record.
+        # A constant answer would be right on the only class, so the accuracy must return to the recorded one.
         is_recorded = expected is not None and after.accuracy().value >= expected - 2 * _LEAST_GAIN
         return _LEAST_GAIN if is_recorded else _LEAST_GAIN_ALONE
     if low or change.cause == "channels":
@@ -203,7 +203,7 @@ class Renaming:
     """Accuracy under these labels on the samples that did not decide them."""
 
     def sentence(self, names: Sequence[str]) -> str:
-        """Return some of the labels that differ."""
+        """Return up to three of the renamed classes, as part of a sentence."""
         moved = [(label, other) for label, other in self.label_of.items() if label != other][:3]
         pairs = [
             f"{words_for([one], names)} of the data is {words_for([other], names)} to the model" for one, other in moved
@@ -212,7 +212,7 @@ class Renaming:
 
 
 def renamed_labels(answers: Answers, *, low: bool) -> Renaming | None:
-    """Return labels under which the answers certainly agree better; half of the samples confirm the other half.
+    """Return labels that agree better with the answers, or None. Half of the samples confirm the other half.
 
     Args:
         answers: Answers to samples of at least two classes.

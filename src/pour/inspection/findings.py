@@ -1,4 +1,4 @@
-"""Findings of the checks before any work, and what becomes of them."""
+"""Report the findings of the checks before any work, as errors or warnings."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Cause", "Finding", "PreflightError", "settle"]
 Cause = Literal["normalisation", "values", "channels", "labels", "untrained", "accuracy", "roles", "same", "seen"]
 """Kind of a finding.
 
-Inputs: `normalisation` (missing, repeated or another one), `values` (0 to 255), `channels` (their order).
-Labels: `labels` (in another order). Models: `untrained` (answers as by chance), `accuracy` (far below the
-recorded one), `roles` (a history contradicts a role), `same` (two models with the same weights), `seen` (the
-retrained model knows the class).
+Inputs: `normalisation` (missing, repeated or wrong), `values` (0 to 255), `channels` (wrong order).
+Labels: `labels` (in another order). Models: `untrained` (answers by chance), `accuracy` (far below the recorded
+accuracy), `roles` (a history contradicts a role), `same` (two models have the same weights), `seen` (the retrained
+model recognises the class).
 """
 
 
@@ -30,11 +30,11 @@ class Finding:
     sentence: str
     """The measurement, the likely cause and what to check."""
     certain: bool = True
-    """Whether it stops the work. Otherwise it is a warning."""
+    """Whether the finding stops the work. Otherwise it is a warning."""
 
 
 class PreflightError(UsageError):
-    """A certain finding."""
+    """The models, the data and the classes of a call contradict each other."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(f"{finding.sentence} Pass force=True to continue in spite of this.")

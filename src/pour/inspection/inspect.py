@@ -1,4 +1,4 @@
-"""Describe a model before anything is done with it: its head, its data, its collapse, and the method that suits it."""
+"""Describe a model before it is changed: its head, its accuracy, its collapse, and the methods that suit it."""
 
 from __future__ import annotations
 
@@ -64,23 +64,23 @@ _CHECKED = 512
 _MOST_ROWS = 20000
 _BATCH = 100
 _SEED = 0
-# Largest values for "nearly" and for "partly". A ResNet-18 on CIFAR-10 has 0.06, 3 degrees and 0.2, one on CIFAR-100
-# has 0.6, 6 degrees and 0.3. Small networks on digits have 0.4, 20 degrees and 0.5.
+# Largest values for "nearly" and for "partly". For comparison: a ResNet-18 has 0.06, 3 degrees and 0.2 on CIFAR-10, and
+# 0.6, 6 degrees and 0.3 on CIFAR-100. Small networks on digits have 0.4, 20 degrees and 0.5.
 _LIMITS = {"nc1": (0.1, 1.0), "nc2_norm_spread": (0.1, 0.3), "nc2_angle_std": (5.0, 12.0), "nc3": (0.3, 0.6)}
 _LEAST_AGREEMENT = (0.99, 0.9)
 _MEASURES = {
     "nc1": ("NC1", "Images of one class have the same features"),
-    "nc2_norm_spread": ("NC2 lengths", "The class means are equally long"),
+    "nc2_norm_spread": ("NC2 lengths", "The class means have equal lengths"),
     "nc2_angle_std": (
         "NC2 angle",
-        "The class means are equally far apart, by the deviation of their angles in degrees",
+        "The class means have equal angles (value: deviation in degrees)",
     ),
     "nc3": ("NC3", "The rows of the head point along the class means"),
     "nc4": ("NC4", "The head answers with the nearest class mean"),
 }
-_WORDS: tuple[Word, ...] = ("nearly", "partly", "not")
-# A class that is recognised less often has nothing to forget.
-_LEAST_KNOWN = 0.1
+_WORDS: tuple[Word, ...] = ("nearly", "partly", "no")
+# If a class is recognised less often, no trial is run: there is nothing to forget.
+_LEAST_ACCURACY = 0.1
 _DIRECTIONS: tuple[RowDirection, ...] = ("weights", "decisions", "scores")
 
 
@@ -97,18 +97,18 @@ def inspect(
 ) -> Inspection:
     """Describe `model`, and recommend a method. Nothing is trained, and the model does not change.
 
-    A head that cannot be found is no error here: the result lists the layers that could be the head.
+    If the head is not found, the result lists the layers that could be the head.
 
     Args:
         model: Any classifier.
         data: Splits, a dataset, samples by split (`{"train": ..., "test": ...}`), a loader or a torch dataset.
             Accuracy is measured on the test samples and collapse on the training samples, if the data have both.
         classes: Classes to forget, by name or index; by default those of the splits.
-        head: Dotted name of the head, or names of several whose scores the model averages.
+        head: Dotted name of the head, or names of several heads whose scores the model averages.
         example: Small batch of inputs on which the head is found; by default samples of the data.
         task: Task or its name; by default the task of the data.
-        limit: Largest number of samples that are read of each split.
-        device: Device of the computation; by default the GPU if there is one.
+        limit: Largest number of samples per split.
+        device: Device of the computation; by default the GPU, if present.
 
     Raises:
         UsageError: The data cannot be read, or a class does not exist.
@@ -117,36 +117,36 @@ def inspect(
         >>> import pour
         >>> from torch import nn
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-        >>> found = pour.inspect(model, pour.load_dataset("digits"), ["3"], device="cpu")
-        >>> [rate.samples for rate in found.accuracy]
+        >>> inspection = pour.inspect(model, pour.load_dataset("digits"), ["3"], device="cpu")
+        >>> [rate.samples for rate in inspection.accuracy]
         ['test, all classes', "test, '3'", 'test, other classes']
     """
     network = unwrap(model)
     run = Run(device=device, progress=False)
     read = None if data is None else _Data.of(data, task)
     few = None if read is None else read.few()
-    found, unclear = _head(network, head, example, few)
-    names = _class_names(network, found, read)
-    request = _request(classes, read, found, names)
+    head_layer, unclear = _head(network, head, example, few)
+    names = _class_names(network, head_layer, read)
+    request = _request(classes, read, head_layer, names)
     earlier = sorted(forgotten_before(network))
     accuracy: list[Rate] = []
     doubts: tuple[str, ...] | None = None
     measured: dict[str, NeuralCollapse] = {}
     trials: list[Trial] = []
     counts: dict[str, int] = {}
-    if read is not None and found is not None and few is not None:
-        numbered = names or tuple(map(str, range(found.num_classes)))
+    if read is not None and head_layer is not None and few is not None:
+        numbered = names or tuple(map(str, range(head_layer.num_classes)))
         try:
             doubts = _doubts(network, few, read, request, numbered, run)
-            outputs = {name: _Output.of(network, found, read, name, limit, run) for name in read.splits}
+            outputs = {name: _Output.of(network, head_layer, read, name, limit, run) for name in read.splits}
         except UsageError as error:
             doubts, outputs = (str(error),), {}
         counts = {name: output.count for name, output in outputs.items()}
         for name, output in list(outputs.items())[:1]:
             accuracy = _accuracies(output, name, request, names)
-            trials = _trials(output, found, request, earlier) if read.task.one_label else []
+            trials = _trials(output, head_layer, request, earlier) if read.task.one_label else []
         for output in list(outputs.values())[-1:]:
-            measured = _collapse(output, found)
+            measured = _collapse(output, head_layer)
     normalisation = _normalisation(network)
     dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in _floats(network)})
     forgotten = [f"{entry.method}: {_entry(entry.class_names, entry.classes)}" for entry in history(network)]
@@ -161,7 +161,7 @@ def inspect(
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         dtypes=tuple(dtypes),
         device=str(device_of(network)),
-        heads=() if found is None else _layers(network, found),
+        heads=() if head_layer is None else _layers(network, head_layer),
         unclear=unclear,
         candidates=() if unclear is None else _candidates(network),
         class_names=names,
@@ -176,8 +176,10 @@ def inspect(
         collapse=tuple(lines),
         trials=tuple(trials),
         advice=()
-        if found is None
-        else tuple(advise(found, request, earlier, trials, pixelwise=read is not None and not read.task.one_label)),
+        if head_layer is None
+        else tuple(
+            advise(head_layer, request, earlier, trials, pixelwise=read is not None and not read.task.one_label)
+        ),
         notes=tuple(expectations(normalisation, trials, removed, dtypes)),
     )
 
@@ -194,30 +196,32 @@ class _Data:
 
     @classmethod
     def of(cls, data: Any, task: Task[Any, Any] | str | None) -> _Data:
-        chosen = get_task(task) if isinstance(task, str) else task
+        label_task = get_task(task) if isinstance(task, str) else task
         if isinstance(data, Splits):
             whole = {"test": data.test.whole, "train": data.train.whole}
-            return cls(data.name, chosen or get_task("classify"), whole, tuple(data.classes), data.forgotten)
+            return cls(data.name, label_task or get_task("classify"), whole, tuple(data.classes), data.forgotten)
         if hasattr(data, "splits") and hasattr(data, "classes"):
-            chosen = chosen or get_task(find_task(data.name))
+            label_task = label_task or get_task(find_task(data.name))
             order = sorted(data.splits, key=lambda name: (name != "test", name == "train"))
-            kept = [name for name in order if name in ("test", "train")] or order[:1]
-            return cls(data.name, chosen, {name: chosen.split(data, name) for name in kept}, tuple(data.classes))
+            split_names = [name for name in order if name in ("test", "train")] or order[:1]
+            return cls(
+                data.name, label_task, {name: label_task.split(data, name) for name in split_names}, tuple(data.classes)
+            )
         parts = data if isinstance(data, Mapping) else {"": data}
         order = sorted(parts, key=lambda name: (name != "test", name == "train"))
-        kept = [name for name in order if name in ("test", "train")] or order[:1]
-        splits = {name: as_samples(parts[name]) for name in kept}
+        split_names = [name for name in order if name in ("test", "train")] or order[:1]
+        splits = {name: as_samples(parts[name]) for name in split_names}
         if not splits:
             raise UsageError("The data have no samples; pass a dataset, or a mapping with test and train.")
-        chosen = chosen or get_task(task_of_labels(first_batch(next(iter(splits.values())), 1)[1]))
-        return cls("own data", chosen, splits, tuple(getattr(data, "classes", ())) or None)
+        label_task = label_task or get_task(task_of_labels(first_batch(next(iter(splits.values())), 1)[1]))
+        return cls("own data", label_task, splits, tuple(getattr(data, "classes", ())) or None)
 
     def few(self) -> Tensor:
         """Return a few inputs."""
         return first_batch(next(iter(self.splits.values())), FEW_IMAGES)[0]
 
     def batches(self, split: str, limit: int, run: Run) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield at most `limit` samples, evenly over samples with an index."""
+        """Yield batches of at most `limit` samples, evenly spaced if the samples have an index."""
         samples = self.splits[split]
         batches: Iterable[tuple[Tensor, Tensor]]
         if is_indexed(samples):
@@ -234,7 +238,7 @@ class _Data:
             left -= len(labels)
 
     def describe(self, counts: Mapping[str, int]) -> str:
-        """Return the name with the number of samples of each split that were read."""
+        """Return the name of the data, and the number of samples that were read per split."""
         titles = {"train": "training", "": "given"}
         parts = [f"{count:,} {titles.get(name, name)}" for name, count in counts.items()]
         return f"{self.name}: {in_words(parts)} images" if parts else f"{self.name}: not read"
@@ -255,7 +259,7 @@ class _Output:
     features: Tensor
     """Feature vectors (m, d); empty if they cannot be read."""
     labels: Tensor
-    """Their classes, (m,)."""
+    """Class of each feature vector, (m,)."""
 
     @classmethod
     def of(cls, model: nn.Module, head: Head, read: _Data, split: str, limit: int, run: Run) -> _Output:
@@ -280,7 +284,7 @@ class _Output:
                     step = -(-len(rows.labels) * limit // (len(truth) * _MOST_ROWS))
                     parts.append((rows.features[::step].float(), rows.labels[::step]))
         if not count:
-            raise UsageError("The data hold no samples; give some.")
+            raise UsageError("The data contain no samples; pass at least one.")
         empty = torch.zeros(0, head.num_features), torch.zeros(0, dtype=torch.int64)
         features, labels = (torch.cat(part) for part in zip(*(parts or [empty]), strict=True))
         right, total, showing = sums
@@ -339,15 +343,15 @@ def _doubts(
             check_data(model, channels=few.shape[1] if few.ndim > 1 else None, names=read.classes)
     except UsageError as error:
         return (str(error),)
-    # A class that an earlier request removed is not recognised any more.
+    # The model does not recognise a class that an earlier request removed.
     classes = sorted(set(request) - forgotten_before(model))
-    found = {finding.cause: finding.sentence for finding in doubts_on_training(model, classes, names)}
+    sentences = {finding.cause: finding.sentence for finding in doubts_on_training(model, classes, names)}
     for split in read.splits:
         sample = Sample(read.batches(split, _CHECKED, run), read.task, run.torch_device)
         unit = f"{split} {read.task.unit}s".strip()
         for finding in doubts_on_answers(model, sample, classes, names, unit=unit):
-            found.setdefault(finding.cause, finding.sentence)
-    return tuple(sentence.replace("The original ", "The model ") for sentence in found.values())
+            sentences.setdefault(finding.cause, finding.sentence)
+    return tuple(sentence.replace("The original ", "The model ") for sentence in sentences.values())
 
 
 def _accuracies(output: _Output, split: str, request: tuple[int, ...], names: Sequence[str] | None) -> list[Rate]:
@@ -359,14 +363,14 @@ def _accuracies(output: _Output, split: str, request: tuple[int, ...], names: Se
         sides |= {in_words(titles): set(request), "other classes": every - set(request)}
     rates = []
     for title, side in sides.items():
-        chosen = sorted(side)
-        total = int(output.total[chosen].sum())
+        labels = sorted(side)
+        total = int(output.total[labels].sum())
         if total:
-            share = int(output.right[chosen].sum()) / total
-            # Pixels of one sample are alike, so samples count.
-            count = min(output.count, int(output.showing[chosen].sum()))
-            found = wilson(round(share * count), count)
-            rates.append(Rate(samples=prefix + title, count=count, value=share, low=found.low, high=found.high))
+            share = int(output.right[labels].sum()) / total
+            # The interval counts samples, because the pixels of one sample are similar.
+            count = min(output.count, int(output.showing[labels].sum()))
+            interval = wilson(round(share * count), count)
+            rates.append(Rate(samples=prefix + title, count=count, value=share, low=interval.low, high=interval.high))
     return rates
 
 
@@ -378,10 +382,10 @@ def _collapse(output: _Output, head: Head) -> dict[str, NeuralCollapse]:
     draw = torch.Generator().manual_seed(_SEED)
     rows = torch.randn(features.shape, generator=draw).to(features.device)
     weight = torch.randn(head.weight.shape, generator=draw).to(features.device)
-    own = head.weight.float().to(features.device)
+    head_weight = head.weight.float().to(features.device)
     bias = None if head.bias is None else head.bias.float().to(features.device)
     return {
-        "value": neural_collapse(features, labels, own, bias),
+        "value": neural_collapse(features, labels, head_weight, bias),
         "random": neural_collapse(rows, labels, weight),
     }
 
@@ -399,7 +403,7 @@ def _collapse_lines(measured: Mapping[str, NeuralCollapse]) -> list[Collapse]:
 
 
 def _trials(output: _Output, head: Head, request: tuple[int, ...], earlier: Sequence[int]) -> list[Trial]:
-    """Return what each direction of POUR-P does to the answers, with the classes' own scores."""
+    """Return the effect of each direction of POUR-P on the answers, if the scores of the classes are kept."""
     if not len(output.features) or not request or head.dim != -1 or isinstance(head.layer, TextHead):
         return []
     device = output.features.device
@@ -413,7 +417,7 @@ def _trials(output: _Output, head: Head, request: tuple[int, ...], earlier: Sequ
         return (nn.functional.linear(features, weight, bias).argmax(dim=1) == output.labels).float()
 
     before = right(output.features)
-    if float(before[is_forgotten].mean()) < _LEAST_KNOWN:
+    if float(before[is_forgotten].mean()) < _LEAST_ACCURACY:
         return []
     trials = []
     for direction in _DIRECTIONS:
@@ -436,7 +440,7 @@ def _candidates(model: nn.Module) -> tuple[Layer, ...]:
 
 
 def _layers(model: nn.Module, head: Head) -> tuple[Layer, ...]:
-    """Return the head, the heads beside it, and those that are used in training alone."""
+    """Return the head, the heads that share its scores, and the heads that are used in training alone."""
     heads = heads_of(model, head)
     found_by = [head.found_by] * len(head.each) + [other.found_by for other in heads[len(head.each) :]]
     return tuple(map(_layer, heads, found_by))
@@ -457,10 +461,10 @@ def _layer(head: Head, found_by: str = "") -> Layer:
 def _normalisation(model: nn.Module) -> dict[str, int]:
     counts = Counter[str]()
     for module in model.modules():
-        known = next((name for name, kind in _NORMALISATION.items() if isinstance(module, kind)), None)
-        other = type(module).__name__
-        if known is not None or other.endswith("RMSNorm"):
-            counts[known or "RMSNorm"] += 1
+        kind_name = next((name for name, kind in _NORMALISATION.items() if isinstance(module, kind)), None)
+        class_name = type(module).__name__
+        if kind_name is not None or class_name.endswith("RMSNorm"):
+            counts[kind_name or "RMSNorm"] += 1
     return dict(counts)
 
 

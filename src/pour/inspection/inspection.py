@@ -1,4 +1,4 @@
-"""The result of `pour.inspect`: facts on a model, measurements on data and advice, as a record and as text."""
+"""Describe the result of `pour.inspect` as a record and as text: facts on a model, measurements and advice."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pour._words import in_words, percent
 
 __all__ = ["Advice", "Collapse", "Inspection", "Layer", "Rate", "Trial", "Word"]
 
-Word = Literal["nearly", "partly", "not"]
-"""How far a property of collapsed networks holds."""
+Word = Literal["nearly", "partly", "no"]
+"""Degree to which a network has a property of collapsed networks."""
 _LABEL = 12
 _WIDEST = 100
 _SHOWN = 8
@@ -29,7 +29,7 @@ class Layer:
     num_classes: int
     num_features: int
     found_by: str = ""
-    """How a head was found; empty for a candidate."""
+    """Sentence on how a head was found; empty for a candidate."""
     removed: int = 0
     """Number of directions that a projector in front of the layer removes."""
 
@@ -72,11 +72,15 @@ class Collapse:
 
 @record()
 class Trial:
-    """A direction of POUR-P, projected on the features of the data, with the class's own score kept."""
+    """Result of the projection along one direction of POUR-P, computed on features of the data.
+
+    The score of the forgotten class is kept, so that the effect on the features is visible.
+    """
 
     direction: str
+    """Name of the direction."""
     left: float
-    """Share of the samples of the classes that keep their answer."""
+    """Share of the samples of the forgotten classes that are still recognised."""
     change: float
     """Change of the accuracy on the other classes, from -1 to 1."""
 
@@ -92,18 +96,18 @@ class Advice:
     direction: str | None
     """Direction that the method removes, if it is known."""
     expect: str
-    """What was measured, in sentences."""
+    """Sentences on the measured results of the method."""
 
 
 @record()
 class Inspection:
-    """Facts on a model, what data say about it, and which method suits it. `print` shows it as text.
+    """Facts on a model, measurements on data, and the methods that suit the model. `print` shows it as text.
 
     Examples:
         >>> import pour
         >>> from torch import nn
-        >>> found = pour.inspect(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
-        >>> found.head.name, found.parameters, found.advice[0].method
+        >>> inspection = pour.inspect(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+        >>> inspection.head.name, inspection.parameters, inspection.advice[0].method
         ('1', 650, 'pour-p')
     """
 
@@ -117,33 +121,33 @@ class Inspection:
     """Precisions of the floating-point weights."""
     device: str
     heads: tuple[Layer, ...]
-    """The head, or several that share the scores; none if it is unclear."""
+    """The head, or several heads that share the scores; empty if the head is unclear."""
     unclear: str | None
-    """Why no head was found."""
+    """Reason why no head was found, or None."""
     candidates: tuple[Layer, ...]
-    """Linear layers that could be the head, the last ones first; only if it is unclear."""
+    """Linear layers that could be the head, the last layer first; empty if the head was found."""
     class_names: tuple[str, ...] | None
     normalisation: dict[str, int]
     """Number of layers by kind, such as BatchNorm."""
     mean: tuple[float, ...] | None
     """Channel means that a `NormalizedModel` subtracts from images in [0, 1]."""
     std: tuple[float, ...] | None
-    """Channel deviations by which it divides."""
+    """Channel deviations by which a `NormalizedModel` divides images in [0, 1]."""
     forgotten: tuple[str, ...]
     """Earlier requests: method and classes."""
     data: str | None
-    """Name of the data with the numbers of samples that were read."""
+    """Name of the data, and the numbers of samples that were read."""
     accuracy: tuple[Rate, ...]
     """Accuracy on all classes, then on the classes to forget and on the others."""
     doubts: tuple[str, ...] | None
-    """Contradictions between model, data and classes, which unlearn and audit refuse; None if nothing was read."""
+    """Contradictions between model, data and classes, which unlearn and audit refuse. None if no data were read."""
     simplex: Word | None
-    """Whether the class means form a simplex."""
+    """Degree to which the class means form a simplex."""
     collapse: tuple[Collapse, ...]
     trials: tuple[Trial, ...]
     advice: tuple[Advice, ...]
     notes: tuple[str, ...] = ()
-    """What to expect besides."""
+    """Sentences on further properties that affect forgetting."""
 
     @property
     def head(self) -> Layer | None:
@@ -155,7 +159,7 @@ class Inspection:
         return encode(self)
 
     def to_text(self, width: int | None = None) -> str:
-        """Return the inspection as text of at most `width` columns, by default as wide as the terminal."""
+        """Return the inspection as text of at most `width` columns, by default the width of the terminal."""
         columns = min(_WIDEST, width or shutil.get_terminal_size((_WIDEST, 0)).columns)
         lines: list[str] = []
         for label, text in self._parts():
@@ -195,25 +199,27 @@ class Inspection:
             parts.append(("Head", f"unclear. {self.unclear}"))
             if self.candidates:
                 listed = ", ".join(map(str, self.candidates[:_SHOWN]))
-                more = f" and {len(self.candidates) - _SHOWN} more" if len(self.candidates) > _SHOWN else ""
-                parts.append(("", f"Linear layers, the last one first: {listed}{more}."))
+                omitted = f" and {len(self.candidates) - _SHOWN} more" if len(self.candidates) > _SHOWN else ""
+                parts.append(("", f"Linear layers, the last one first: {listed}{omitted}."))
             name = "name the layer (head=; in the shell --head)"
-            images = "Pass images, on which the head is found and verified (data= or example=; in the shell --data), or"
+            images = (
+                "Pass images, so that pour can find and verify the head (data= or example=; in the shell --data), or"
+            )
             parts.append(("", f"{images} {name}." if self.data is None else f"If you know the layer, {name}."))
         if self.class_names is not None:
             names = [*self.class_names[:_SHOWN]]
             hidden = len(self.class_names) - len(names)
-            more = f" and {hidden} more" if hidden else ""
-            parts.append(("Classes", f"{len(self.class_names)}: {', '.join(names)}{more}"))
+            omitted = f" and {hidden} more" if hidden else ""
+            parts.append(("Classes", f"{len(self.class_names)}: {', '.join(names)}{omitted}"))
         parts.append(("Images", self._images()))
         layers = [f"{count} {kind}" for kind, count in self.normalisation.items()]
         parts.append(("Layers", f"normalisation: {in_words(layers) if layers else 'none'}"))
-        parts.append(("History", "; ".join(self.forgotten) or "nothing was forgotten"))
+        parts.append(("History", "; ".join(self.forgotten) or "no class was forgotten"))
         return parts
 
     def _images(self) -> str:
         if self.mean is None or self.std is None:
-            return "taken as they are: pass them as the network was trained on, normalised if it was so"
+            return "not normalised inside: pass images in the range and with the normalisation of the training"
         mean, std = (" ".join(f"{value:.4g}" for value in values) for values in (self.mean, self.std))
         return f"from 0 to 1, normalised inside: mean {mean}, deviation {std}"
 
@@ -227,13 +233,13 @@ class Inspection:
                 parts.append(("Check", "no contradiction between model, data and classes was found"))
         if self.simplex is not None:
             parts.append(("Collapse", f"The class means form a simplex: {self.simplex}."))
-            parts.append(("", "In brackets: random features and a random head of the same sizes, seed 0."))
+            parts.append(("", "In brackets: values of random features and a random head of the same sizes."))
             parts += [
                 ("", f"{line.name} {_short(line.value)} ({_short(line.random)}). {line.property}: {line.holds}.")
                 for line in self.collapse
             ]
         if self.trials:
-            parts.append(("Projection", "On these features, with the class's own score kept:"))
+            parts.append(("Projection", "Measured on the features of these data; the score of the class is kept:"))
         parts += [
             (
                 "",

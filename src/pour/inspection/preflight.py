@@ -1,4 +1,4 @@
-"""Check before any work that models, data and classes belong together."""
+"""Check before any work that models, data and classes fit together."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 __all__ = ["check_audit", "check_request", "doubts_on_answers"]
 
 _BATCH = 64
-# Loaders, and datasets that do not list their labels, are read up to this multiple of the samples of a side.
+# At most this multiple of the wanted number of samples is read from loaders, and from datasets without a list of labels.
 _LOADER_SHARE = 4
 _LEAST_AGREEMENT = 0.1
-"""Answers whose agreement (kappa) is certainly smaller are answers by chance, with at most a hundred classes."""
+"""Least agreement (kappa) that is not by chance, for at most a hundred classes. Below it, answers are by chance."""
 _TIMES_CHANCE = 10.0
 _LEAST_ODDS = 1.5
-# Above this accuracy no cause is looked for.
+# Above this accuracy no cause is searched for.
 _GOOD = 0.95
-# Share of one answer that makes it the name of the class.
+# If one answer has at least this share, and this mean probability, the labels are probably in another order.
 _MOST_ANSWERS = 0.5
 _SURE_ANSWERS = 0.5
 _BELOW_RECORD = 0.1
-# Fewer samples are no evidence against a model.
+# Least number of samples for a finding.
 _FEWEST = 20
 
 
@@ -65,13 +65,13 @@ def check_request(
         classes: Indices of the classes to forget.
         names: Names of all classes.
         run: Device of the check.
-        force: Only warn of contradictions.
+        force: Warn of contradictions instead of raising an error.
 
     Raises:
         PreflightError: The original does not recognise the classes, or was trained without them.
     """
     findings = list(doubts_on_training(model, classes, names))
-    # A model that forgot a class before may be made to forget it more thoroughly.
+    # A class that the model forgot before may be forgotten again, so its accuracy is not checked.
     if sources and (force or not findings) and not forgotten_before(model) & set(classes):
         first = next(sources[0](1, 1), None)
         if first is None:
@@ -102,12 +102,12 @@ def check_audit(
     Args:
         models: Models by role: original, unlearned, and perhaps retrained and retrained_second.
         samples: Samples by split.
-        task: Task of their labels.
+        task: Task of the labels.
         classes: Indices of the forgotten classes.
         names: Names of all classes.
         run: Device of the check.
-        force: Only warn of contradictions.
-        reference: The unlearned model is one of the others on purpose, as in the row of a reference in a table.
+        force: Warn of contradictions instead of raising an error.
+        reference: Accept that the unlearned model is also another model, as in the row of a reference in a table.
 
     Raises:
         PreflightError: Models, data and classes contradict each other.
@@ -126,6 +126,7 @@ def _doubts_on_splits(
     names: Sequence[str],
     run: Run,
 ) -> Iterator[Finding]:
+    """Yield the findings on the answers of all models to the test and training samples."""
     by_split: dict[str, list[Finding]] = {}
     reading: dict[str, Sample] = {}
     answers: dict[str, Answers] = {}
@@ -137,8 +138,8 @@ def _doubts_on_splits(
                 _both_sides(samples[split], task, classes, most, size), task, run.torch_device
             )
             title = {"train": "training"}.get(split, split)
-            found = list(doubts_on_answers(models["original"], sample, classes, names, unit=f"{title} {task.unit}s"))
-            by_split[split] = found
+            findings = list(doubts_on_answers(models["original"], sample, classes, names, unit=f"{title} {task.unit}s"))
+            by_split[split] = findings
             if sample.answered is not None:
                 answers[split] = sample.answered
     swapped = next(_swapped(models, reading, answers, by_split, classes, names), None)
@@ -148,31 +149,33 @@ def _doubts_on_splits(
         yield from _joined(by_split, answers)
     for role, model in models.items():
         if role.startswith("retrained"):
-            yield from _seen(role, model, reading, task, classes, names)
+            yield from _doubts_on_unseen(role, model, reading, task, classes, names)
 
 
 def _joined(by_split: Mapping[str, list[Finding]], answers: Mapping[str, Answers]) -> Iterator[Finding]:
-    """Yield the findings of the splits. A cause that only one split has is one of its data."""
-    certain = [split for split, found in by_split.items() if any(finding.certain for finding in found)]
+    """Yield the findings of both splits. If only one split has a finding, its sentence names the split."""
+    certain = [split for split, findings in by_split.items() if any(finding.certain for finding in findings)]
     if len(certain) == 1 and len(answers) == 2:
         (other,) = set(answers) - set(certain)
-        known = answers[other].agreement().low > _LEAST_AGREEMENT
+        is_recognised = answers[other].agreement().low > _LEAST_AGREEMENT
         rate = percent(answers[other].accuracy().value)
         titles = {"train": "training", "test": "test"}
         for finding in by_split[certain[0]]:
-            if not known:
+            if not is_recognised:
                 yield finding
                 continue
-            sentence = f"{finding.sentence} This concerns the {titles[certain[0]]} split alone"
+            sentence = f"{finding.sentence} This concerns only the {titles[certain[0]]} split"
             yield Finding(
-                finding.cause, f"{sentence}: of the {titles[other]} split it recognises {rate}.", finding.certain
+                finding.cause,
+                f"{sentence}: the original recognises {rate} of the {titles[other]} split.",
+                finding.certain,
             )
         return
-    seen: set[str] = set()
+    causes: set[str] = set()
     for finding in chain.from_iterable(by_split.values()):
-        if finding.cause not in seen:
+        if finding.cause not in causes:
             yield finding
-        seen.add(finding.cause)
+        causes.add(finding.cause)
     if len(answers) == 2 and not certain:
         train, test = (answers[split].accuracy() for split in ("train", "test"))
         if train.high < test.low - _BELOW_RECORD:
@@ -199,13 +202,15 @@ def _swapped(
         unlearned = sample.again(models["unlearned"])
         if unlearned is None:
             continue
-        # A constant answer is no knowledge.
+        # The share of the class among answers to other samples is subtracted: a constant answer recognises nothing.
         knows = [
-            rate_difference(given.of(classes).accuracy(), given.of(classes, others=True).share(classes))
-            for given in (answers[split], unlearned)
+            rate_difference(model_answers.of(classes).accuracy(), model_answers.of(classes, others=True).share(classes))
+            for model_answers in (answers[split], unlearned)
         ]
         if knows[1].low > max(knows[0].high, _LEAST_AGREEMENT):
-            rates = [percent(given.of(classes).accuracy().value) for given in (unlearned, answers[split])]
+            rates = [
+                percent(model_answers.of(classes).accuracy().value) for model_answers in (unlearned, answers[split])
+            ]
             yield Finding(
                 "roles",
                 f"The unlearned model recognises {rates[0]} of the {split} samples of {words_for(classes, names)}, and "
@@ -213,7 +218,7 @@ def _swapped(
             )
 
 
-def _seen(
+def _doubts_on_unseen(
     role: str,
     model: nn.Module,
     reading: Mapping[str, Sample],
@@ -223,15 +228,15 @@ def _seen(
 ) -> Iterator[Finding]:
     """Yield a finding if a retrained model recognises the forgotten classes."""
     for split, sample in reading.items():
-        given = sample.only(classes).again(model)
-        if given is None:
+        model_answers = sample.only(classes).again(model)
+        if model_answers is None:
             continue
-        accuracy = given.of(classes).accuracy()
-        if accuracy.low > _by_chance(given.num_classes):
+        accuracy = model_answers.of(classes).accuracy()
+        if accuracy.low > _by_chance(model_answers.num_classes):
             title = "second retrained" if role.endswith("second") else "retrained"
             yield Finding(
                 "seen",
-                f"The {title} model recognises {percent(accuracy.value)} of {len(given)} {split} samples of "
+                f"The {title} model recognises {percent(accuracy.value)} of {len(model_answers)} {split} samples of "
                 f"{words_for(classes, names)}, so it seems to have been trained on them; pass a model that was trained "
                 "without the class.",
                 certain=not task.knows_unseen,
@@ -247,7 +252,7 @@ def doubts_on_answers(
     Args:
         model: Model that was trained on all classes.
         sample: Samples of the forgotten classes, and perhaps of others. They are read once.
-        classes: Indices of the forgotten classes; empty if there are none.
+        classes: Indices of the forgotten classes; may be empty.
         names: Names of all classes.
         unit: Noun for the samples.
     """
@@ -290,7 +295,7 @@ def doubts_on_answers(
 
 
 class _Doubtful:
-    """The answers of a model beside chance and beside its record."""
+    """The answers of a model, compared with chance and with its recorded accuracy."""
 
     def __init__(
         self, model: nn.Module, answers: Answers, classes: Collection[int], names: Sequence[str], unit: str
@@ -332,20 +337,20 @@ class _Doubtful:
 
     @property
     def missed(self) -> list[int]:
-        """Forgotten classes that the model answers no more often for their samples than for others."""
+        """Forgotten classes that the model predicts as often for other samples as for samples of the class."""
         if len(self.answers.shown) < 2:
             return []
         return [
             label
             for label in sorted(self.classes)
-            if len(shown := self.answers.of([label])) >= _FEWEST
-            and rate_difference(shown.accuracy(), self.answers.of([label], others=True).share([label])).high
+            if len(of_label := self.answers.of([label])) >= _FEWEST
+            and rate_difference(of_label.accuracy(), self.answers.of([label], others=True).share([label])).high
             < self._least
         ]
 
     @property
     def below_record(self) -> list[tuple[Answers, float]]:
-        """Sides whose accuracy is below the recorded accuracy, each with that."""
+        """Pairs of answers and recorded accuracy: the forgotten or retained side, if it is below its record."""
         sides = [(side, self._expected(side)) for side in (self.forget, self.retain)]
         return [
             (side, expected)
@@ -355,19 +360,19 @@ class _Doubtful:
 
     @property
     def expected(self) -> float | None:
-        """Recorded accuracy on the classes of the samples, as often as they show them."""
+        """Recorded accuracy, averaged over the classes of the samples; None if it was not recorded."""
         return self._expected(self.answers)
 
     @property
     def as_recorded(self) -> bool:
-        """Whether there is a record that is better than chance, and no side is certainly below it."""
+        """Whether the recorded accuracy is better than chance, and neither side is certainly below it."""
         if self.expected is None or self.expected < _by_chance(self.answers.num_classes):
             return False
         pairs = [(side, self._expected(side)) for side in (self.forget, self.retain)]
         return all(value is None or side.accuracy().high >= value for side, value in pairs)
 
     def _expected(self, side: Answers) -> float | None:
-        """Return the recorded test accuracy on the classes of `side`, as often as it shows them."""
+        """Return the recorded test accuracy, averaged over the classes of `side`, or None."""
         if self.training is None or not len(side):
             return None
         by_class = dict(enumerate(self.training.class_accuracy))
@@ -377,7 +382,7 @@ class _Doubtful:
         return float(np.average(np.array(recorded, float), weights=side.counts))
 
     def findings(self) -> Iterator[Finding]:
-        """Yield the findings whose cause is neither in the inputs nor in the order of all labels."""
+        """Yield the findings that changed inputs and other labels do not explain."""
         expected = self._expected(self.forget)
         if self.by_chance:
             answer, share = self.answers.frequent()
@@ -396,12 +401,12 @@ class _Doubtful:
             if share >= _MOST_ANSWERS and answer != label:
                 yield self._named_otherwise(answer, share)
             else:
-                # A class that was seldom recognised after training is not recognised here either.
-                known = expected is not None and not any(side is self.forget for side, _ in self.below_record)
+                # The finding is only a warning if the class was seldom recognised after training, too.
+                is_as_recorded = expected is not None and not any(side is self.forget for side, _ in self.below_record)
                 yield Finding(
                     "accuracy",
                     f"{self.measured}, so there is little to forget; check the labels and the class to forget.",
-                    certain=not known,
+                    certain=not is_as_recorded,
                 )
             return
         for side, recorded in self.below_record:
@@ -423,7 +428,7 @@ class _Doubtful:
 
 
 def _by_chance(num_classes: int) -> float:
-    """Return the accuracy on a class below which it is not better than chance: 1.5 times the odds of chance."""
+    """Return the largest accuracy on one class that may be by chance: 1.5 times the odds of chance."""
     odds = _LEAST_ODDS / max(1, num_classes - 1)
     return odds / (1 + odds)
 
@@ -431,8 +436,8 @@ def _by_chance(num_classes: int) -> float:
 def _both_sides(
     samples: IndexedSamples | Batches, task: Task[Any, Any], classes: Collection[int], most: int, size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches with at most `most` samples that show one of `classes`, and as many others, mixed."""
-    # To read the labels of some datasets is to decode all their images.
+    """Yield batches, mixed from at most `most` samples that show one of `classes` and at most `most` others."""
+    # Some datasets must decode all their images to read the labels.
     if is_indexed(samples) and getattr(samples, "knows_labels", True):
         is_forgotten = task.belongs(torch.as_tensor(samples.labels), classes).numpy()
         sides = [_spaced(np.flatnonzero(side), most) for side in (is_forgotten, ~is_forgotten)]
@@ -443,10 +448,10 @@ def _both_sides(
     free = [most, most]
     for inputs, labels in some_batches(samples, _LOADER_SHARE * most, size):
         shows = task.belongs(labels, classes)
-        chosen = [mask.nonzero().flatten()[:count] for mask, count in zip((shows, ~shows), free, strict=True)]
-        free = [count - len(part) for count, part in zip(free, chosen, strict=True)]
-        if len(kept := torch.cat(chosen).sort().values):
-            yield inputs[kept], labels[kept]
+        parts = [mask.nonzero().flatten()[:count] for mask, count in zip((shows, ~shows), free, strict=True)]
+        free = [count - len(part) for count, part in zip(free, parts, strict=True)]
+        if len(selected := torch.cat(parts).sort().values):
+            yield inputs[selected], labels[selected]
         if not any(free):
             return
 

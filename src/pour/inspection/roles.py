@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["doubts_on_roles", "doubts_on_training", "words_for"]
 
-# Tensors that are no weights: they also differ between copies of one network.
-_NO_WEIGHTS = ("normalize.mean", "normalize.std", "num_batches_tracked")
+# Tensors that are not weights: they can differ between two copies of one network.
+_NOT_WEIGHTS = ("normalize.mean", "normalize.std", "num_batches_tracked")
 
 
 def doubts_on_roles(
@@ -36,7 +36,7 @@ def doubts_on_roles(
         models: Models by role: original, unlearned, and perhaps retrained and retrained_second.
         forgotten: Indices of the forgotten classes.
         names: Names of all classes.
-        reference: The unlearned model is one of the others on purpose.
+        reference: Accept that the unlearned model is also the original or a retrained model.
     """
     original, unlearned = models["original"], models["unlearned"]
     recorded, before = forgotten_before(unlearned), forgotten_before(original)
@@ -67,8 +67,8 @@ def doubts_on_roles(
             yield from _doubts_on_retrained(role, model, forgotten, names)
     yield from _same(models, reference=reference)
     entries = history(unlearned)
-    known = {entry.digest_before for entry in entries}
-    if entries and not reference and known.isdisjoint(_digests(original)):
+    recorded_digests = {entry.digest_before for entry in entries}
+    if entries and not reference and recorded_digests.isdisjoint(_digests(original)):
         yield Finding(
             "roles",
             "No entry in the unlearned model's history begins with the weights of this original; check that the "
@@ -78,7 +78,7 @@ def doubts_on_roles(
 
 
 def doubts_on_training(original: nn.Module, forgotten: Collection[int], names: Sequence[str]) -> Iterator[Finding]:
-    """Yield a finding if the record of the original's training contains none of some `forgotten` classes."""
+    """Yield a finding if the original was trained without some of the `forgotten` classes, by its record."""
     training = card_of(original).training
     missing = set(() if training is None else training.left_out) & set(forgotten)
     if missing:
@@ -92,6 +92,7 @@ def doubts_on_training(original: nn.Module, forgotten: Collection[int], names: S
 def _doubts_on_retrained(
     role: str, model: nn.Module, forgotten: Collection[int], names: Sequence[str]
 ) -> Iterator[Finding]:
+    """Yield a finding if the record or the history of a retrained model contains a forgotten class."""
     title = _title(role)
     methods = {entry.method for entry in history(model) if set(entry.classes) & set(forgotten)} - {"retrain"}
     if methods:
@@ -101,18 +102,18 @@ def _doubts_on_retrained(
             "a model that was trained without the class.",
         )
     training = card_of(model).training
-    # A model of the method retrain has the record of the model that it replaces.
-    seen = set() if training is None or history(model) else set(forgotten) - set(training.left_out)
-    if seen:
+    # A model of the method retrain contains the training record of the model that it replaces.
+    trained_classes = set() if training is None or history(model) else set(forgotten) - set(training.left_out)
+    if trained_classes:
         yield Finding(
             "seen",
-            f"{title} was trained on {words_for(seen, names)}, as its file records; pass a model that was trained "
-            "without the class.",
+            f"{title} was trained on {words_for(trained_classes, names)}, as its file records; pass a model that was "
+            "trained without the class.",
         )
 
 
 def _same(models: Mapping[Any, nn.Module], *, reference: bool) -> Iterator[Finding]:
-    """Yield a finding for each two models with the same weights."""
+    """Yield a finding for each pair of models with the same weights."""
     contents: dict[str, str] = {}
     for role, model in models.items():
         content = _content(model)
@@ -126,10 +127,10 @@ def _same(models: Mapping[Any, nn.Module], *, reference: bool) -> Iterator[Findi
 
 
 def _content(model: nn.Module) -> str:
-    """Return a digest of the weights without their names, and of the projectors."""
+    """Return one digest of the weights, without their names, and of the projectors."""
     network = unwrap(model)
-    kept = [tensor for name, tensor in _state(network).items() if not name.endswith(_NO_WEIGHTS)]
-    parts = sorted(f"{tuple(tensor.shape)} {tensor_digest(tensor)}" for tensor in kept)
+    weights = [tensor for name, tensor in _state(network).items() if not name.endswith(_NOT_WEIGHTS)]
+    parts = sorted(f"{tuple(tensor.shape)} {tensor_digest(tensor)}" for tensor in weights)
     parts += [
         f"{name} {getattr(layer, 'forgotten', ())} {getattr(layer, 'forgotten_logit', '')}"
         for name, layer in projected_layers(network).items()

@@ -224,7 +224,7 @@ def test_an_svg_is_shown_as_a_picture_so_that_its_scripts_are_dead(tmp_path: Pat
 def test_without_a_retrained_model_there_are_values_but_no_verdicts(tmp_path: Path) -> None:
     write_report(sample_report(retrained=False), tmp_path / "p.html")
     prose = Page((tmp_path / "p.html").read_text(encoding="utf-8")).prose
-    assert "No retrained model was given, so it is not known how much of 'three'" in prose
+    assert "No retrained model was passed, so it is not known how much of 'three'" in prose
     assert "within its interval" not in prose
     assert "not recorded" in prose
 

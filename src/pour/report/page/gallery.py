@@ -61,10 +61,10 @@ _BATCH = 100
 
 def compute_pictures(subject: Subject) -> dict[str, Any]:
     """Return the map of features, confusion matrices, angles and Grad-CAM."""
-    data, seen = subject.report.data, subject.seen
-    original = seen["original"]
+    data, outputs = subject.report.data, subject.seen
+    original = outputs["original"]
     points = embedding_data(
-        {name: part.features for name, part in seen.items()},
+        {name: part.features for name, part in outputs.items()},
         original.labels,
         classes=data.classes,
         forgotten=data.forgotten,
@@ -74,7 +74,7 @@ def compute_pictures(subject: Subject) -> dict[str, Any]:
     embedding = Embedding(
         points=points.points,
         labels=points.labels,
-        predictions={name: part.scores.argmax(dim=1).cpu().numpy()[points.rows] for name, part in seen.items()},
+        predictions={name: part.scores.argmax(dim=1).cpu().numpy()[points.rows] for name, part in outputs.items()},
         images=_thumbnails(subject, points.rows),
         numbers=points.rows,
     )
@@ -87,7 +87,7 @@ def compute_pictures(subject: Subject) -> dict[str, Any]:
     )
     return {
         "map": embedding.payload(data),
-        "confusion": {name: pack(part.confusion.cpu().numpy().astype(np.int32)) for name, part in seen.items()},
+        "confusion": {name: pack(part.confusion.cpu().numpy().astype(np.int32)) for name, part in outputs.items()},
         "angles": [_packed_angles(entry) for entry in angles],
         "gradcam": _gradcam(subject, original),
     }
@@ -96,8 +96,8 @@ def compute_pictures(subject: Subject) -> dict[str, Any]:
 def draw_pictures(report: AuditReport) -> list[FigureSection]:
     """Return the figures of the kept data, and the answers on forgotten images."""
     assert report.pictures is not None
-    kept, data = report.pictures.data, report.data
-    payload = kept["map"]
+    pictures, data = report.pictures.data, report.data
+    payload = pictures["map"]
     points = EmbeddingData(
         points={name: np.array(pair, float).T for name, pair in payload["points"].items()},
         labels=np.array(payload["labels"]),
@@ -113,11 +113,13 @@ def draw_pictures(report: AuditReport) -> list[FigureSection]:
             points,
             caption="Each model's features are centred, scaled and rotated into the original's frame first.",
         ),
-        *_confusions({name: torch.from_numpy(unpack(counts)) for name, counts in kept["confusion"].items()}, report),
-        FigureSection.of("Angles", draw_angles, tuple(map(_unpacked_angles, kept["angles"]))),
+        *_confusions(
+            {name: torch.from_numpy(unpack(counts)) for name, counts in pictures["confusion"].items()}, report
+        ),
+        FigureSection.of("Angles", draw_angles, tuple(map(_unpacked_angles, pictures["angles"]))),
     ]
-    if kept["gradcam"] is not None:
-        cam = kept["gradcam"]
+    if pictures["gradcam"] is not None:
+        cam = pictures["gradcam"]
         maps = GradCamData(
             images=unpack(cam["images"]) / 255,
             labels=unpack(cam["labels"]),
