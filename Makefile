@@ -24,7 +24,8 @@ lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
-	$(BIN)/python scripts/lint_prose.py src/pour --limit 3 --quiet
+	$(BIN)/python scripts/lint_prose.py src/pour docs README.md CONTRIBUTING.md --limit 1 --quiet
+	$(BIN)/python scripts/lint_pages.py README.md CONTRIBUTING.md docs
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/forget.py

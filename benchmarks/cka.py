@@ -1,4 +1,4 @@
-"""How fast, how exact and how large is linear CKA, beside n x n implementations and other packages.
+"""Measure the time, error and memory of linear CKA, in comparison with n x n implementations and other packages.
 
     python benchmarks/cka.py                                        n = 10,000, d = 512
     python benchmarks/cka.py --device cuda --large --json out.json  also n = 1,281,167, d = 2,048 in one pass
@@ -270,7 +270,7 @@ def main() -> None:
     parser.add_argument("--d", type=int, default=512)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--no-slow", action="store_true", help="leave out what is timed once and takes minutes")
+    parser.add_argument("--no-slow", action="store_true", help="leave out the implementations that take minutes")
     parser.add_argument("--no-memory", action="store_true", help="leave out the peak memory of fresh CPU processes")
     parser.add_argument("--large", action="store_true", help="add one pass over --large-n samples")
     parser.add_argument("--large-n", type=int, default=1_281_167)

@@ -1,4 +1,4 @@
-"""Controls that stand beside POUR-D in ``pour_d.py``. They see retained images, and are no methods of the package."""
+"""Controls for POUR-D in `pour_d.py`. They read retained images, and are not methods of the package."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ _SAMPLE = 5000
 
 @dataclass(kw_only=True)
 class Blend(IterativeMethod):
-    """Give the forgotten class the mean and covariance that the retained ones have together, and hold those in place.
+    """Move the forgotten features to the mean and covariance of all retained features, which are kept.
 
-    The loss is |mean(z_f) - m|^2 + |cov(z_f) - C|^2 / tr C on forget images, m and C those of retained images under the
-    projected original, plus ``anchor`` times |z_r - P theta(x_r)|^2 on retained ones. A class that is spread over the
-    others has features unlike those it had, which RUS(o) rewards, and is hard to find for a linear probe.
+    The loss on forget images is |mean(z_f) - m|^2 + |cov(z_f) - C|^2 / tr C. Here m and C are mean and covariance of
+    retained images under the projected original. The loss on retained images is `anchor` times
+    |z_r - P theta(x_r)|^2. A class that is spread over the others has new features, which RUS(o) rewards, and a linear
+    probe can hardly recognise it.
     """
 
     name: ClassVar[str] = "blend"
@@ -73,14 +74,14 @@ class Blend(IterativeMethod):
 
 
 def moments(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and covariance of rows."""
+    """Return the mean and the covariance of the rows."""
     mean = features.mean(0)
     centred = features - mean
-    return mean, centred.T @ centred / (len(features) - 1)  # torch.cov waits for the device, which a recording cannot
+    return mean, centred.T @ centred / (len(features) - 1)  # torch.cov waits for the device, which a CUDA graph cannot
 
 
 def with_fresh_block(model: nn.Module, seed: int) -> nn.Module:
-    """A copy whose last block starts anew and alone may be trained."""
+    """Return a copy with a newly initialised last block, the only block that is trained."""
     network = copy_model(model).requires_grad_(False)
     torch.manual_seed(seed)
     block = network.blocks[-1].requires_grad_(True)  # type: ignore[index, operator]

@@ -1,6 +1,6 @@
-"""What POUR-P costs where nothing has collapsed: a frozen backbone, a trained head, each class by each direction.
+"""Measure the cost of POUR-P without Neural Collapse: a frozen backbone and a trained head, each class and direction.
 
-The class's own score is kept, so that nothing but the projection forgets. Beside them the masked head, the control.
+The class's own score is kept, so that only the projection forgets. The masked head is the control.
 
     python benchmarks/directions.py                                                     digits, on a CPU
     python benchmarks/directions.py --data pathmnist --weights efficientnet-lite0 --image-size 112 --seeds 0,1,2
@@ -30,15 +30,15 @@ from pour.training.tasks.classify import Classify
 
 
 def accuracies(scores: Tensor, labels: Tensor, label: int) -> tuple[float, float]:
-    """Retained and forgotten, in percent."""
+    """Return the accuracies on retained and on forgotten images in percent."""
     right = scores.argmax(dim=1) == labels
     return tuple(100 * right[where].double().mean().item() for where in (labels != label, labels == label))
 
 
 def heads(args: argparse.Namespace, dataset: pour.ImageDataset) -> tuple[nn.Module, dict[int, nn.Linear]]:
-    """A network whose encoder all heads share, and a head to each seed."""
+    """Return a network and one head per seed for its encoder."""
     if args.weights is None:
-        # No pretrained network is this small: a briefly trained one stands in.
+        # There is no pretrained network for 8 x 8 images, so a network is trained for two epochs.
         run = Run(device=args.device, progress=False)
         model, _ = Classify().train(dataset, get_recipe("digits").change(epochs=2), run, arch="resnet-digits")
         return model, {0: find_head(model).layer}

@@ -1,8 +1,9 @@
-"""What every unlearning method gives and how long it takes, against retraining in the same run.
+"""Measure the result and the time of every unlearning method, in comparison with retraining in the same run.
 
 For each seed an original and a retrained model are trained, then every method runs with its own defaults (nothing is
-tuned here; ``pour bench`` makes the tables) and is audited against both. The first seed runs all methods, the others
-those of ``--every-seed``. The ratio is the time of retraining over that of the method, neither with compilation.
+tuned; `pour bench` computes the tables) and is audited against both. The first seed runs all methods, the other
+seeds run the methods of `--every-seed`. The ratio is the time of retraining over the time of the method, both without
+compilation.
 
     python benchmarks/methods.py                                                        digits, on the CPU
     python benchmarks/methods.py --data cifar10 --forget airplane --seeds 0,1,2 --json FILE   for a GPU
@@ -65,8 +66,10 @@ def main() -> None:
     parser.add_argument("--data", default="digits")
     parser.add_argument("--forget", default="3")
     parser.add_argument("--seeds", default="0")
-    parser.add_argument("--methods", help="instead of all, with commas between")
-    parser.add_argument("--every-seed", default="pour-d,pour-p,masked-head", help="what seeds after the first run")
+    parser.add_argument("--methods", help="names with commas between them; by default all methods")
+    parser.add_argument(
+        "--every-seed", default="pour-d,pour-p,masked-head", help="methods of the seeds after the first"
+    )
     parser.add_argument("--device")
     parser.add_argument("--keep", type=Path, help="a folder for the first seed's original.safetensors and retrained")
     parser.add_argument("--json", type=Path)
@@ -93,7 +96,7 @@ def main() -> None:
         run = Run(seed=seed, device=args.device, progress=False)
         original, _ = Classify().train(dataset, recipe, run, arch=arch)
         started = waited(device)
-        # Another initialisation than the original's, as in pour bench.
+        # The initialisation differs from the original's, as in pour bench.
         again = Run(seed=seed + 1000, device=args.device, progress=False)
         retrained, log = Classify().train(dataset, recipe, again, arch=arch, without=[args.forget])
         retraining = waited(device) - started
@@ -102,7 +105,7 @@ def main() -> None:
             args.keep.mkdir(parents=True, exist_ok=True)
             for name, model in (("original", original), ("retrained", retrained)):
                 pour.save(model, args.keep / f"{name}.safetensors", overwrite=True)
-        # Else the two references would be run and measured again for every method.
+        # Without a cache the two references would be measured again for every method.
         cache = tempfile.TemporaryDirectory()
         references = {"original": original, "retrained": retrained, "data": splits, "seed": seed, "progress": False}
         references["cache"] = cache.name

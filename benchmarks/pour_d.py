@@ -1,10 +1,9 @@
-"""What POUR-D gives as its rate, schedule and length change: how far RUS(o) can be driven, and what that costs.
+"""Measure the effect of POUR-D's rate, schedule and length: how large RUS(o) can become, and at which cost.
 
-The models are those of a store of ``pour bench``, so that nothing is trained here but the students; where the store has
-no retrained network, as that of ``pour tune``, all is measured but what needs one. Two controls that see retained
-images can stand beside them: ``--fresh``, the last block of the original anew, trained on those alone for so many
-epochs while the rest stays as it is, and ``--blend``, the class spread over the retained ones (controls.py), with so
-much weight on keeping these in place.
+The models are those of a store of `pour bench`, so that only the students are trained. Without a retrained model, as in
+a store of `pour tune`, the measures that need it are left out. Two controls read retained images. `--fresh` initialises
+the last block of the original again and trains this block alone on retained images for the number of epochs. `--blend`
+spreads the class over the retained classes (controls.py), with the number as the weight of the retained images.
 
     python benchmarks/pour_d.py runs/digits --data digits --forget 3                      on the CPU
     python benchmarks/pour_d.py runs/cifar10 --data cifar10 --forget airplane --json FILE  for a GPU
@@ -47,22 +46,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--forget", required=True, help="a class, or several to be forgotten one by one, as in 3,5")
+    parser.add_argument(
+        "--forget", required=True, help="a class, or several classes that are forgotten one at a time, as in 3,5"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--factors", default="1,3,10,30,100", help="of the default learning rate; none for the controls alone"
+        "--factors", default="1,3,10,30,100", help="factors of the default learning rate; empty for the controls alone"
     )
     parser.add_argument("--steps", default="400,2000")
     parser.add_argument("--batch-norms", default="frozen,train")
     parser.add_argument("--schedules", default=PourD().schedule, help="such as cosine,one-cycle; by default POUR-D's")
-    parser.add_argument("--fresh", default="", help="epochs of that control, such as 1,5; by default none")
-    parser.add_argument("--blend", default="", help="anchors of that control, such as 1,3; by default none")
+    parser.add_argument("--fresh", default="", help="epochs of the control, such as 1,5; by default none")
+    parser.add_argument("--blend", default="", help="anchors of the control, such as 1,3; by default none")
     parser.add_argument("--device")
     parser.add_argument("--precision", choices=get_args(Precision))
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     run = Run(seed=args.seed, device=args.device, precision=args.precision, progress=False)
-    # Asked for before the long work, during which the commit may change.
+    # Read before the long work, because the commit may change meanwhile.
     facts = {"data": args.data, "forget": args.forget, "seed": args.seed}
     facts |= circumstances(run.torch_device, run.precision)
     facts["command"] = shlex.join(["python", *sys.argv])
@@ -88,7 +89,7 @@ def sweep(
     run: Run,
     judge: Callable[[nn.Module], dict[str, float]],
 ) -> Iterator[dict[str, object]]:
-    """The original as it is, then every setting."""
+    """Yield the measures of the original, then those of every setting."""
     yield {"method": "original", **judge(original)}
     usual = starting_rates(PourD(), original, request, run)["lr"]
     lengths = [int(steps) for steps in args.steps.split(",")]

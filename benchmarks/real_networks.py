@@ -1,4 +1,4 @@
-"""Measure `pour.unlearn` without a single option on networks that know real images.
+"""Measure `pour.unlearn` without any option on networks of real images.
 
     python benchmarks/real_networks.py cifar10-small --root DIR          the network of tests/networks: three classes
     python benchmarks/real_networks.py efficientnet-lite0 --root DIR     pretrained, fine-tuned on 4,000 of CIFAR-10
@@ -104,12 +104,12 @@ def train(
 def accuracies(model: nn.Module, images: Tensor, labels: Tensor, label: int) -> tuple[float, float]:
     """Return the accuracy in percent on the other classes and on ``label``."""
     right = torch.cat([model(batch).argmax(dim=1) for batch in images.split(250)]) == labels
-    own = labels == label
-    return 100 * right[~own].double().mean().item(), 100 * right[own].double().mean().item()
+    is_label = labels == label
+    return 100 * right[~is_label].double().mean().item(), 100 * right[is_label].double().mean().item()
 
 
 def measure(model: nn.Module, method: str, data: dict[str, tuple[Tensor, Tensor]], label: int) -> dict[str, Any]:
-    """Forget ``label`` with every option at its default and return what came out."""
+    """Forget `label` with every option at its default. Return the accuracies and the time."""
     images, labels = data["train"]
     rows = labels == label
     loader = DataLoader(TensorDataset(images[rows], labels[rows]), batch_size=BATCH, shuffle=True)

@@ -1,8 +1,8 @@
-"""Whether a forgotten class comes back when BatchNorm's statistics are taken anew from retained images.
+"""Measure whether a forgotten class returns if BatchNorm's statistics are computed again on retained images.
 
-Methods that see forget images alone freeze those statistics and fit the network to them. Whoever recalibrates the
-result, as is common before a network is quantised, averaged or moved to other images, replaces what it was fitted to:
-no gradient, no label and no image of the class is needed. Each row is a network before and after, on test images.
+Methods that read forget images alone freeze the statistics and fit the network to them. Recalibration is common before
+a network is quantised, averaged or used for other images. It replaces the statistics, and needs no gradient, no label
+and no image of the class. Each row is a network before and after recalibration, on test images.
 
     python benchmarks/recalibration.py ORIGINAL --retrained FILE --data cifar10 --forget airplane --json FILE
 """
@@ -41,7 +41,9 @@ def main() -> None:
     parser.add_argument("--data", default="digits")
     parser.add_argument("--forget", default="3")
     parser.add_argument("--methods", default="masked-head,pour-p,pour-d,delete")
-    parser.add_argument("--images", type=int, default=5000, help="retained training images to take the statistics from")
+    parser.add_argument(
+        "--images", type=int, default=5000, help="number of retained training images for the statistics"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device")
     parser.add_argument("--json", type=Path)
@@ -83,7 +85,7 @@ def main() -> None:
 
 @torch.no_grad()
 def recalibrated(network: nn.Module, splits: Splits, args: argparse.Namespace, run: Run) -> nn.Module:
-    """The same weights with the statistics that a random sample of retained training images has."""
+    """Return a copy with the statistics of a random sample of retained training images."""
     result = copy_model(network).to(run.torch_device).eval()
     layers = [module for module in result.modules() if isinstance(module, _BatchNorm)]
     for layer in layers:
@@ -99,10 +101,10 @@ def recalibrated(network: nn.Module, splits: Splits, args: argparse.Namespace, r
 
 
 def accuracies(network: nn.Module, splits: Splits, run: Run) -> dict[str, float]:
-    """On test images of the retained and of the forgotten classes."""
-    seen = extract_features(network, Classify().batches(splits.test.whole, run), device=run.torch_device)
-    found = split_accuracy(seen.scores, seen.labels, classes=list(splits.forgotten))
-    return {"acc_r": float(found["retain"]), "acc_f": float(found["forget"])}
+    """Return the accuracies on test images of the retained and of the forgotten classes."""
+    output = extract_features(network, Classify().batches(splits.test.whole, run), device=run.torch_device)
+    shares = split_accuracy(output.scores, output.labels, classes=list(splits.forgotten))
+    return {"acc_r": float(shares["retain"]), "acc_f": float(shares["forget"])}
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How fast the training loop is, against the way the rivals feed and run the same network.
+"""Measure the speed of the training loop, in comparison with the loops of other packages on the same network.
 
-In one process and on one device:
+All loops run in one process and on one device:
 
-* ours: images on the device, crops and flips there, bf16, compiled, whole steps as CUDA graphs;
+* pour: images on the device, crops and flips there, bf16, compiled, whole steps as CUDA graphs;
 * fp32 eager: a torchvision-style DataLoader with worker processes (PIL image, crop, flip, tensor) and a plain float32
   training step that reads its loss, everything else as PyTorch sets it;
 * fp32 eager, deterministic: the same with ``cudnn.deterministic``, as SalUn's and l1-sparse's published code runs it;
@@ -37,7 +37,7 @@ torchvision_works()
 
 
 class DecodedImages(Dataset):
-    """One PIL image at a time through torchvision's transforms, as torchvision's CIFAR-10 does."""
+    """Dataset that transforms one PIL image at a time with torchvision, as torchvision's CIFAR-10 does."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         from torchvision import transforms
@@ -61,7 +61,7 @@ class DecodedImages(Dataset):
 
 
 def plain_fp32(loader: DataLoader, device: torch.device, epochs: int, *, deterministic: bool) -> float:
-    """Images per second of the textbook loop, after its first epoch."""
+    """Return the images per second of the plain loop, after its first epoch."""
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=deterministic):
         return _plain_fp32(loader, device, epochs)
 
@@ -88,7 +88,7 @@ def _plain_fp32(loader: DataLoader, device: torch.device, epochs: int) -> float:
 
 
 def our_loop(batches: object, device: torch.device, batch_size: int, epochs: int) -> tuple[float, float]:
-    """Images per second after the first epoch, and the seconds of that first one (compilation)."""
+    """Return the images per second after the first epoch, and the seconds of the first epoch (with compilation)."""
     run = Run(device=device, progress=False)
     torch.manual_seed(0)
     model = build_model("resnet18", 10)

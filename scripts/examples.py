@@ -22,7 +22,7 @@ SHOWN = ("adipose", "debris", "lymphocytes", "mucus")
 
 
 def main() -> None:
-    """Train a small ResNet, forget, draw, and write what was measured beside the figure."""
+    """Train a small ResNet, forget, draw a figure, and write its measurements next to it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path)
     parser.add_argument("--epochs", type=int, default=8)

@@ -1,6 +1,6 @@
 """Find sentences whose noun the reader has to guess, in docstrings, comments, messages, help texts and Markdown.
 
-    python scripts/lint_prose.py src/pour --limit 3
+    python scripts/lint_prose.py src/pour docs --limit 1
 
 Prints each phrase with a cure, and fails if there are more than ``--limit`` per 1,000 words. The phrases are defined in
 ``prose_patterns.toml``.

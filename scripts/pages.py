@@ -89,7 +89,7 @@ def _parameter(parameter: click.Parameter) -> tuple[str, str, str] | None:
 
 
 def methods_page() -> Iterator[str]:
-    """Give each method a card."""
+    """Write one card per method."""
     yield "# Methods\n"
     yield GENERATED
     yield (

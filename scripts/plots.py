@@ -176,7 +176,7 @@ def pathmnist() -> Figure:
 
 
 def camvid() -> Figure:
-    """Draw what is left of each class of CamVid, by method."""
+    """Draw the remaining accuracy of each class of CamVid, by method."""
     table = make_table(ROOT / "results" / "camvid.json.gz")
     found = {row.name: row for row in reversed(table.rows) if not row.encoder}
     kinds = {"pour-p-keep": "POUR-P, score kept", "pour-p": "POUR-P, masked", "pour-d": "POUR-D"}

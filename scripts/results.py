@@ -58,13 +58,13 @@ def training_table() -> list[str]:
 def rivals() -> list[tuple[str, str, float]]:
     """Return operation, rival and the rival's time over the time of pour, from the benchmarks."""
     loop = load("training/benchmark-loop.json")["ratio"]
-    found = [
+    ratios = [
         ("training, 50,000 images, H200", "compiled step, DataLoader", loop["over compiled bf16 on a DataLoader"]),
         ("training, 50,000 images, H200", "float32 loop, DataLoader", loop["over fp32 eager"]),
     ]
     rows = [row for row in load("cka/cpu.json")["small"]["rows"] if not row["name"].startswith("pour")]
     cka = [("linear CKA, 10,000 x 512, CPU", row["name"], row["times_ours"]) for row in rows]
-    return found + sorted(cka, key=lambda row: row[2])
+    return ratios + sorted(cka, key=lambda row: row[2])
 
 
 def rivals_table() -> list[str]:
@@ -89,7 +89,7 @@ def collapse_table() -> list[str]:
 
 
 def zeroshot_table() -> list[str]:
-    """What forgetting by text does: on average, all at once, and concept by concept for the default direction."""
+    """Return the effects of forgetting by text: on average, all at once, and by concept for the default direction."""
     table = make_table(grid("zeroshot"))
     rows = tuple(row for row in table.rows if row.setting == "specific" or row.label.endswith((" at once", " of 10")))
     return render(dataclasses.replace(table, rows=rows), "markdown").rstrip().splitlines()
@@ -141,7 +141,7 @@ def zeroshot_short() -> list[str]:
 
 
 def directions_table() -> list[str]:
-    """What each direction of POUR-P costs on an ordinary head, over classes and seeds."""
+    """Return the cost of each direction of POUR-P on an ordinary head, over classes and seeds."""
     lines = [
         "| backbone | test images | direction | change of Acc_r, mean | worst | Acc_f, mean | largest |",
         "|---|---|---|---|---|---|---|",
@@ -234,7 +234,7 @@ def class_table(name: str) -> list[str]:
     table = make_table(grid(name), columns=("acc_r_change", "acc_f", "rus_r", "answers_r"), by_class=True)
     several = [row for row in table.rows if len({key.partition(".")[2] for key in row.entries}) > 1]
     rows = tuple(row for row in several if not row.encoder and row.name != "pour-p-scores")
-    # What did not run on the other classes has no line here.
+    # A row that did not run on the other classes has no line.
     notes = tuple(note for note in table.notes if "Not run" not in note and _is_of(note, {row.name for row in rows}))
     return render(dataclasses.replace(table, rows=rows, notes=notes), "markdown").rstrip().splitlines()
 
@@ -434,7 +434,7 @@ def real_networks_table() -> list[str]:
 
 
 def recalibration_table() -> list[str]:
-    """Networks before and after BatchNorm's statistics were taken anew from retained images."""
+    """Return the networks before and after BatchNorm's statistics were computed again on retained images."""
     lines = [
         "| data | network | Acc_r | Acc_f | Acc_r, recalibrated | Acc_f, recalibrated |",
         "|---|---|---|---|---|---|",
@@ -465,7 +465,7 @@ def warmup_table() -> list[str]:
 
 
 def study_table(name: str) -> list[str]:
-    """What forgetting each class costs, beside how far it stood from the others."""
+    """Return the cost of forgetting each class, and its distance from the other classes."""
     found = load(f"study/{name}.json")["separation"]["result"]
     labels = {"pour-p": "POUR-P", "pour-d": "POUR-D", "gradient-ascent": "gradient ascent", "delete": "DELETE"}
     lines = [

@@ -52,14 +52,14 @@ def warn(message: str) -> None:
     In a worker thread this is the line at which the main thread called pour.
     """
     frame = _user_frame(sys._getframe()) or _user_frame(sys._current_frames()[threading.main_thread().ident or 0])
-    known = {} if frame is None else frame.f_globals
+    module_globals = {} if frame is None else frame.f_globals
     warnings.warn_explicit(
         message,
         PourWarning,
         filename="pour" if frame is None else frame.f_code.co_filename,
         lineno=1 if frame is None else frame.f_lineno,
-        module=known.get("__name__", "pour"),
-        registry=known.setdefault("__warningregistry__", {}),
+        module=module_globals.get("__name__", "pour"),
+        registry=module_globals.setdefault("__warningregistry__", {}),
     )
 
 

@@ -289,7 +289,7 @@ def test_wrong_use_is_told(store: Path, tmp_path: Path) -> None:
         walked(store, methods=["pour-x"])
     with pytest.raises(UsageError, match="has no seeds"):
         walked(store, seeds=[])
-    with pytest.raises(UsageError, match="holds results of digits, not of mine"):
+    with pytest.raises(UsageError, match="contains results of digits, not of mine"):
         walked(store, grid=small_grid(name="mine"))
     with pytest.raises(UsageError, match="There is no experiment 'x'"):
         run_experiment("x", tmp_path)

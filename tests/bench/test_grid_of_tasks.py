@@ -179,7 +179,7 @@ def test_a_store_of_other_settings_is_refused(kind: Kind, store: Path, computed:
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     for options, words in (
         ({"grid": longer}, r"another recipe \(\w+ of 2, not \w+ of 3\)"),
-        ({"grid": replace(kind.grid, name="another")}, "holds results of mine, not of another"),
+        ({"grid": replace(kind.grid, name="another")}, "contains results of mine, not of another"),
         ({"precision": "bf16"}, r"another precision \(fp32, not bf16\)"),
     ):
         with pytest.raises(UsageError, match=words):

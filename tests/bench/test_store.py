@@ -176,7 +176,7 @@ def test_a_store_keeps_its_precision(tmp_path: Path) -> None:
     beside.parent.mkdir(parents=True)
     beside.write_text('{"precision": "fp32"}')
     beside.with_name("damaged.json").write_text("[")
-    with pytest.raises(UsageError, match="holds results in fp32 and bf16; choose one with precision="):
+    with pytest.raises(UsageError, match="contains results in fp32 and bf16; choose one with precision="):
         settled_precision(tmp_path, None)
     assert settled_precision(tmp_path, "fp32") == "fp32", "which of them is to be kept"
 
@@ -192,7 +192,7 @@ def test_a_store_is_no_file(tmp_path: Path) -> None:
 def test_a_store_holds_one_experiment(tmp_path: Path) -> None:
     write_experiment(tmp_path, StoredExperiment.of(GRID))
     write_experiment(tmp_path, StoredExperiment.of(replace(GRID, seeds=(7,))))
-    with pytest.raises(UsageError, match="holds results of cifar10, not of digits; give another folder"):
+    with pytest.raises(UsageError, match="contains results of cifar10, not of digits; give another folder"):
         write_experiment(tmp_path, StoredExperiment.of(get_experiment("digits")))
     before = (tmp_path / "experiment.json").read_text()
     with pytest.raises(UsageError, match=r"another architecture \(resnet18, not resnet-small\); give another folder"):
@@ -200,7 +200,7 @@ def test_a_store_holds_one_experiment(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"another recipe \(fast of 60, not short of 12\); give another folder"):
         write_experiment(tmp_path, StoredExperiment.of(replace(GRID, recipe=get_recipe("short"))))
     assert (tmp_path / "experiment.json").read_text() == before
-    with pytest.raises(UsageError, match="holds no results; run pour bench"):
+    with pytest.raises(UsageError, match="contains no results; run pour bench"):
         read_store(tmp_path / "elsewhere")
 
 
@@ -251,7 +251,7 @@ def test_results_of_other_models_are_not_mixed_in(tmp_path: Path) -> None:
     assert read_store(there) == [mine]
     digits = tmp_path / "digits"
     write_experiment(digits, StoredExperiment.of(get_experiment("digits")))
-    with pytest.raises(UsageError, match="holds results of cifar10, not of digits"):
+    with pytest.raises(UsageError, match="contains results of cifar10, not of digits"):
         import_store(file, digits)
 
 
@@ -277,7 +277,7 @@ def test_bad_files_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     published(file)
     assert import_store(file, tmp_path / "good") == 1
     for changes, sentence in (
-        ({"cells": []}, "holds no cell"),
+        ({"cells": []}, "contains no cell"),
         ({"cells": [{"cell": {}}]}, r"lacks the key cells\.0\.cell\.setup"),
         ({"more": 1}, "has the unknown key more"),
         ({"schema": 2}, "has schema 2, newer than this pour reads"),
@@ -295,7 +295,7 @@ def test_bad_files_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(UsageError, match="is larger than 0 MiB"):
         import_store(published(file), out)
     assert not out.exists()
-    with pytest.raises(UsageError, match="holds no results"):
+    with pytest.raises(UsageError, match="contains no results"):
         export_store(out, tmp_path / "y.json.gz")
 
 
@@ -350,7 +350,7 @@ def test_damaged_cells_are_told_and_not_left_out_of_an_export(tmp_path: Path) ->
 
 def test_an_export_is_of_the_experiment_that_is_named(tmp_path: Path) -> None:
     keep(tmp_path / "store", GRID, CELL)
-    with pytest.raises(UsageError, match=f"holds results of {GRID.name}, not of zeroshot"):
+    with pytest.raises(UsageError, match=f"contains results of {GRID.name}, not of zeroshot"):
         export_store(tmp_path / "store", tmp_path / "x.json.gz", experiment="zeroshot")
     assert export_store(tmp_path / "store", tmp_path / "x.json.gz", experiment=GRID.name) == 1
 

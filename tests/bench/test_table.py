@@ -361,7 +361,7 @@ def test_stores_of_different_things_do_not_stand_beside_each_other(store: Path, 
     keep(tmp_path / "small", grid, made_up(grid, "original"))
     with pytest.raises(
         UsageError,
-        match=r"holds results of cifar10, resnet-small, .* another architecture \(resnet-small, not resnet18\)",
+        match=r"contains results of cifar10, resnet-small, .* another architecture \(resnet-small, not resnet18\)",
     ):
         make_table(store, against=tmp_path / "small")
 

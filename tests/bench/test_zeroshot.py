@@ -263,9 +263,9 @@ def test_a_pretrained_clip_and_a_folder_of_images_from_one_command(tmp_path: Pat
     )
     done = process(*command)
     assert done.returncode == 0, done.stderr
-    assert "12 cells made, 0 were there" in done.stdout
+    assert "12 cells computed, 0 were already stored" in done.stdout
     assert "red fish" in done.stdout
-    assert "0 cells made, 12 were there" in process(*command).stdout
+    assert "0 cells computed, 12 were already stored" in process(*command).stdout
     cells = read_store(out)
     # Every image of a plain folder is tested: nothing is trained.
     assert {sum(cell.answers) for cell in cells if cell.key.forget == (0,)} == {6}

@@ -32,7 +32,7 @@ def test_failed_cells_are_told(tmp_path, monkeypatch, quiet):
     monkeypatch.setattr("pour.bench.run_experiment", lambda *_, **__: outcome(tmp_path, failed))
     done = succeed_here("bench", "digits", "--out", tmp_path, *["--quiet"] * quiet)
     assert done.stderr.splitlines() == [f"failed: {sentence}" for sentence in failed]
-    assert "2 cells made, 1 were there" in done.stdout
+    assert "2 cells computed, 1 were already stored" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_results_of_another_experiment_are_not_taken_in(tmp_path):
     export_store(tmp_path / "home", tar)
     there = tmp_path / "there"
     options = ["--out", there, "--import", tar]
-    assert "holds results of cifar10, not of digits" in refusal("bench", "digits", *options)
+    assert "contains results of cifar10, not of digits" in refusal("bench", "digits", *options)
     assert "unknown key colour" in refusal("bench", "digits", *options, "--set", "colour=1")
     assert "no experiment" in refusal("bench", "imagenet", *options)
     assert "Seeds are" in refusal("bench", "cifar10", *options, "--seeds", "some")
@@ -82,7 +82,7 @@ def test_results_without_a_name_are_not_taken_in(tmp_path):
     (tmp_path / "home" / "experiment.json").unlink()
     export_store(tmp_path / "home", tmp_path / "cells.json.gz")
     options = ["--out", tmp_path / "there", "--import", tmp_path / "cells.json.gz"]
-    assert "does not say whose results it holds" in refusal("bench", "cifar10", *options)
+    assert "does not name its experiment" in refusal("bench", "cifar10", *options)
     assert not (tmp_path / "there").exists()
 
 
@@ -119,7 +119,7 @@ def test_what_was_done_is_told_before_the_table(tmp_path, monkeypatch):
     done = call("bench", "digits", "--out", store)
     assert isinstance(done.exception, UsageError)
     assert "with --seeds 0, --forget airplane and without --methods" in str(done.exception)
-    assert "4 cells made, 2 were there" in done.output
+    assert "4 cells computed, 2 were already stored" in done.output
     assert "failed: scrub-common" in done.output
 
 

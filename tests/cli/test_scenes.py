@@ -82,9 +82,9 @@ def test_bench_and_table(small_world, tmp_path) -> None:
     store = tmp_path / "camvid"
     bench = ["bench", "camvid", "--set", "recipe.epochs=1", "--out", store, "--forget", "car", "--methods", "pour-p"]
     done = succeed(*bench, "--methods", "masked-head", root=small_world)
-    assert "5 cells made, 0 were there" in done.stdout
+    assert "5 cells computed, 0 were already stored" in done.stdout
     again = succeed(*bench, "--methods", "masked-head", "--quiet", root=small_world)
-    assert "0 cells made, 5 were there" in again.stdout
+    assert "0 cells computed, 5 were already stored" in again.stdout
     table = here("table", store, "--format", "markdown", "--against", "paper").stdout
     assert "| Car | POUR-P, logit kept |" in table
     assert "| dog | paper |" in table

@@ -35,8 +35,10 @@ def test_a_store_beside_another(tmp_path):
     command = ["table", tmp_path / "mine", "--columns", "acc_f", "--format", "markdown"]
     shown = succeed_here(*command, "--against", tmp_path / "yours").stdout
     assert f"| POUR-P |  | **25.00** |\n| POUR-P | {tmp_path / 'yours'} | 50.00 |" in shown
-    assert "takes paper or results of pour bench, and there is no nowhere" in refusal(*command, "--against", "nowhere")
-    assert f"{tmp_path} holds no results" in refusal(*command, "--against", tmp_path)
+    assert "takes paper or results of pour bench, but nowhere does not exist" in refusal(
+        *command, "--against", "nowhere"
+    )
+    assert f"{tmp_path} contains no results" in refusal(*command, "--against", tmp_path)
 
 
 def test_classes_side_by_side(tmp_path):

@@ -79,8 +79,8 @@ def test_bench_and_table(tags: Installed, tmp_path: Path) -> None:
         "pour table mine.json.gz --format csv --forget prime --columns tag_f1_f --out prime.csv",
     ]
     printed = tags.run(commands(*lines), tmp_path)
-    assert "14 cells made, 0 were there" in printed
-    assert "0 cells made, 14 were there" in printed
+    assert "14 cells computed, 0 were already stored" in printed
+    assert "0 cells computed, 14 were already stored" in printed
     text = (tmp_path / "prime.md").read_text()
     assert "F1, forgotten tags" in text
     assert "prime forgotten" in text

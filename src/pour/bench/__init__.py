@@ -1,4 +1,4 @@
-"""The paper's experiments as data, the grid runner and its result store, tables, tuning and the demo."""
+"""Run the paper's experiments: grids of cells, their store, tables and tuning."""
 
 from typing import TYPE_CHECKING
 

@@ -176,7 +176,7 @@ def _on_ray(start: Callable[[], Worker[Task]], device: str | None, jobs: int, ad
         if jobs > room:
             kind = "GPUs" if with_gpu else "CPUs"
             cure = f"ask for {room}" if room else "give another device="
-            raise UsageError(f"{jobs} jobs were asked for, but the Ray cluster has {room} {kind}; {cure}.")
+            raise UsageError(f"{jobs} jobs were requested, but the Ray cluster has {room} {kind}; {cure}.")
         remote = ray.remote(num_cpus=1, num_gpus=int(with_gpu))(_RayWorker)
         workers += [remote.remote(start, torch.get_num_threads()) for _ in range(jobs)]
         pool = ray.util.ActorPool(workers)

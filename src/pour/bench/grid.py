@@ -107,7 +107,7 @@ def run_experiment(
     done: set[CellKey] = set()
     broken: dict[CellKey, str] = {}
     if pending := _pending(groups, shared):
-        # A full disk is better known before hours of training.
+        # A full disk must be reported before hours of training.
         write_text(folder / CACHE / "probe", "")
         # The cache of a killed run may be damaged.
         shutil.rmtree(folder / CACHE, ignore_errors=True)
@@ -205,8 +205,8 @@ def _compute(
     computed: set[CellKey] = set()
     done, total = 0, len(_models(pending, shared)) + sum(map(len, pending.values()))
     with ProgressBar(total, description, enabled=progress) as bar:
-        # One seed after the other, so that a stopped grid has whole seeds. If models are ready in seconds, those of all
-        # seeds are prepared first, because waiting for the last cell of each seed takes longer.
+        # One seed after the other, so that a stopped grid has whole seeds. If models are ready in seconds, the
+        # models of all seeds are trained first, because waiting for the last cell of each seed takes longer.
         batches = [list(pending)] if shared.is_quick else [[group] for group in pending]
         training = train(_models(batches[0], shared))
         for batch, following in zip(batches, [*batches[1:], []], strict=True):

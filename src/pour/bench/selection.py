@@ -100,7 +100,7 @@ def choose(trials: Sequence[Trial], *, original_accuracy: float | None) -> Choic
     """
     finished = [index for index, trial in enumerate(trials) if trial.failed is None]
     if not finished:
-        return Choice(None, "every setting diverged; give a smaller learning rate to tune around.")
+        return Choice(None, "every setting diverged; pass a smaller learning rate as the start of tuning.")
     change = {index: trials[index].weight_change or 0.0 for index in finished}
     scores, forget, retain = (
         {index: value for index in finished if (value := getattr(trials[index], name)) is not None}

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["ModelKey", "SharedModel", "SharedModels"]
 
 TrainedRole = Literal["original", "retrained"]
-# Independent of the original's seed: the same initialisation would make a retrained model more like it than chance.
+# The seed differs from the original's seed. With the same initialisation, a retrained model would be more similar to
+# the original.
 _SEED_OFFSET: dict[TrainedRole, int] = {"original": 0, "retrained": 1000}
 
 
@@ -214,12 +215,12 @@ class SharedModels:
         except (OSError, UsageError):
             # A model that is missing or unreadable is trained again.
             return None
-        found = digest(model.state_dict())
-        if found != stored.get("digest"):
+        weights_digest = digest(model.state_dict())
+        if weights_digest != stored.get("digest"):
             return None
         if self.present_digest not in (None, stored.get("data")):
             raise UsageError(
                 f"{path} was trained on other images than {self.experiment.dataset} has now; give another folder "
                 "with out=, or remove its models."
             )
-        return SharedModel(model, found)
+        return SharedModel(model, weights_digest)

@@ -215,7 +215,9 @@ class StoredExperiment:
     def check_name(self, source: Path, expected: str | None) -> None:
         """Raise UsageError if the experiment does not have the expected name."""
         if expected not in (None, self.name):
-            raise UsageError(f"{source} holds results of {self.name}, not of {expected}; give another folder or file.")
+            raise UsageError(
+                f"{source} contains results of {self.name}, not of {expected}; give another folder or file."
+            )
 
 
 @record()
@@ -318,7 +320,7 @@ def load_store(path: str | Path) -> Store:
         content = _read_results(source)
         return Store(path=source, cells=tuple(entry.cell for entry in content.cells), experiment=content.experiment)
     if not (source / CELLS).is_dir():
-        raise UsageError(f"{source} holds no results; run pour bench --out {source} first.")
+        raise UsageError(f"{source} contains no results; run pour bench --out {source} first.")
     files = sorted((source / CELLS).glob("forget-*/seed-*/*.json"))
     beside = (".run.json", ".report.json")
     cells = {file.relative_to(source): _cell_in(file) for file in files if not file.name.endswith(beside)}
@@ -364,21 +366,23 @@ def _model_files(out: Path) -> dict[str, Any]:
     return files
 
 
-def settled_precision(out: Path, asked: Precision | None) -> Precision | None:
+def settled_precision(out: Path, requested: Precision | None) -> Precision | None:
     """Return the precision of a run: the argument, otherwise the precision of the store's cells and models.
 
     Raises:
-        UsageError: The store has another precision, or both and `asked` is None.
+        UsageError: The store has another precision, or both and `requested` is None.
     """
-    Run(device="cpu", precision=asked)
+    Run(device="cpu", precision=requested)
     cells = read_store(out) if (out / CELLS).is_dir() else []
     used = {cell.precision for cell in cells} | {str(facts.get("precision")) for facts in model_facts(out)}
     stored: list[Precision] = [precision for precision in get_args(Precision) if precision in used]
-    if asked is None and len(stored) > 1:
-        raise UsageError(f"{out} holds results in {' and '.join(stored)}; choose one with precision=.")
-    if asked is not None and stored and asked not in stored:
-        raise UsageError(f"{out} holds results in another precision ({stored[0]}, not {asked}); give another folder.")
-    return stored[0] if asked is None and stored else asked
+    if requested is None and len(stored) > 1:
+        raise UsageError(f"{out} contains results in {' and '.join(stored)}; choose one with precision=.")
+    if requested is not None and stored and requested not in stored:
+        raise UsageError(
+            f"{out} contains results in another precision ({stored[0]}, not {requested}); give another folder."
+        )
+    return stored[0] if requested is None and stored else requested
 
 
 def read_experiment(out: Path) -> StoredExperiment | None:
@@ -393,7 +397,7 @@ def write_experiment(out: Path, experiment: StoredExperiment) -> None:
     """Write the experiment of a folder.
 
     Raises:
-        UsageError: The folder holds results of another experiment, or of models that were trained in another way.
+        UsageError: The folder contains results of another experiment, or of models that were trained in another way.
     """
     stored = read_experiment(out)
     if stored == experiment:
@@ -411,16 +415,16 @@ def write_experiment(out: Path, experiment: StoredExperiment) -> None:
     write_text(out / EXPERIMENT_FILE, encode(experiment, indent=1, sort_keys=True) + "\n")
 
 
-def refuse_other(out: Path, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def refuse_other(out: Path, recorded: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
     """Raise UsageError if the models of a store were trained in another way.
 
     Args:
         out: Folder of the store.
-        known: Settings of the store's models, and the name of its experiment.
-        asked: Settings that decide the models.
+        recorded: Settings of the store's models, and the name of its experiment.
+        requested: Settings that decide the models.
     """
-    for name, value in asked.items():
-        stored = known.get(name)
+    for name, value in requested.items():
+        stored = recorded.get(name)
         if stored == value:
             continue
         texts = _brief(stored), _brief(value)
@@ -429,7 +433,7 @@ def refuse_other(out: Path, known: Mapping[str, Any], asked: Mapping[str, Any]) 
             entry = next(key for key in {**stored, **value} if stored.get(key) != value.get(key))
             texts = f"{entry} {stored.get(entry)}", f"{entry} {value.get(entry)}"
         setting = f"{name.replace('_', ' ')} ({texts[0]}, not {texts[1]})"
-        raise UsageError(f"{out} holds results of {known['name']} with another {setting}; give another folder.")
+        raise UsageError(f"{out} contains results of {recorded['name']} with another {setting}; give another folder.")
 
 
 def _brief(value: Any) -> str:
@@ -461,7 +465,7 @@ def export_store(out: str | Path, file: str | Path, *, overwrite: bool = False, 
             "make them, or remove them."
         )
     if not store.cells:
-        raise UsageError(f"{folder} holds no whole cell to export; run pour bench --out {folder} first.")
+        raise UsageError(f"{folder} contains no whole cell to export; run pour bench --out {folder} first.")
     if store.experiment is not None:
         store.experiment.check_name(folder, experiment)
     cells = []
@@ -487,7 +491,7 @@ def _read_results(source: Path) -> ResultFile:
         raise UsageError(f"{source} is larger than {_LARGEST_FILE // 2**20} MiB; give a file of pour bench --export.")
     content = decode(ResultFile, text, source)
     if not content.cells:
-        raise UsageError(f"{source} holds no cell; give a file of pour bench --export.")
+        raise UsageError(f"{source} contains no cell; give a file of pour bench --export.")
     return content
 
 
@@ -510,7 +514,7 @@ def import_store(file: str | Path, out: str | Path, *, overwrite: bool = False, 
     if content.experiment is not None:
         content.experiment.check_name(source, experiment or (None if known is None else known.name))
     elif experiment is not None:
-        raise UsageError(f"{source} does not say whose results it holds; export a store that has {EXPERIMENT_FILE}.")
+        raise UsageError(f"{source} does not name its experiment; export a store that has {EXPERIMENT_FILE}.")
     cells = {cell.key: cell for cell in read_store(folder)} if (folder / CELLS).is_dir() else {}
     fresh = [entry for entry in content.cells if cells.get(entry.cell.key) != entry.cell]
     clashes = sorted(entry.cell.key.path.as_posix() for entry in fresh if entry.cell.key in cells)

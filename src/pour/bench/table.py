@@ -205,7 +205,7 @@ def make_table(
 def _load(results: str | Path) -> _Results:
     store = load_store(results)
     if not store.cells:
-        raise UsageError(f"{store.path} holds no whole cell; run pour bench --out {store.path} first.")
+        raise UsageError(f"{store.path} contains no whole cell; run pour bench --out {store.path} first.")
     check_unmixed(store.cells)
     return _Results(**vars(store) | {"experiment": store.experiment or StoredExperiment(name="")})
 
@@ -516,7 +516,7 @@ def _side_by_side(results: _Results, columns: Sequence[str] | None) -> ResultTab
     seeds = [seed_text(cell for cell in results.cells if cell.key.forget == request) for request in names]
     # Requests with other seeds have other networks.
     alike = len({*seeds}) == 1
-    listed = list(tables) if alike else [f"{name} ({own})" for name, own in zip(tables, seeds, strict=True)]
+    listed = list(tables) if alike else [f"{name} ({seed_list})" for name, seed_list in zip(tables, seeds, strict=True)]
     subject = f"{results.subject}: {'; '.join(listed)} forgotten in turn"
     return ResultTable(
         title=f"{subject}, {seeds[0]}" if alike else subject,

@@ -60,7 +60,7 @@ class Trajectory:
     """Number of steps between two looks."""
     looks: tuple[Look, ...]
     failed: str | None = None
-    """Message of the divergence guard, if the method diverged after the last look."""
+    """Message of the divergence guard, if the method diverged after the last measurement."""
 
 
 def follow(

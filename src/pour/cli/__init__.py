@@ -1,4 +1,4 @@
-"""The command line: parse the arguments, call pour, print the result. No other room imports it."""
+"""The command line: parse the arguments, call pour, print the result. No other subpackage imports it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def main() -> None:
     if os.environ.get("NO_COLOR"):
         from typer import rich_utils
 
-        # rich leaves out colours, but would still print bold.
+        # rich omits colours, but would still print bold text.
         rich_utils.COLOR_SYSTEM = None
     try:
         make_app(sys.argv[1:])()
@@ -53,7 +53,7 @@ def main() -> None:
         _complain(str(error))
         sys.exit(1)
     except OSError as error:
-        # An error of the user's folder or disk is not an error of the program.
+        # An error of the user's folder or disk is reported without a traceback.
         _complain(f"{error.filename or 'The work'} failed: {error.strerror or error}.")
         sys.exit(1)
     except KeyboardInterrupt:
@@ -71,7 +71,7 @@ def make_app(arguments: list[str]) -> typer.Typer:
     app = typer.Typer(
         name="pour",
         cls=_Group,
-        help="Make a trained vision model forget classes, and measure what is left of them.",
+        help="Make a trained vision model forget classes, and measure how much of them is left.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )

@@ -42,7 +42,7 @@ def bench(
         Path | None, typer.Option(help="Folder of pour tune; by default the tuned options that ship with pour.")
     ] = None,
     settings: Set = None,
-    jobs: Annotated[int, typer.Option(help="Number of cells side by side.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Number of cells that are computed at the same time.")] = 1,
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster: auto, local or HOST:PORT.")] = None,
     export: Annotated[
         Path | None, typer.Option("--export", help="Only write the stored results to this file, such as runs.json.gz.")
@@ -92,7 +92,7 @@ def bench(
     folder = out or Path("runs") / Path(experiment).stem
     chosen_seeds = None if seeds is None else parse_seeds(seeds)
     if import_ is not None:
-        # An error in another flag must not leave half of the work done.
+        # All flags are checked before the import, so that an error does not leave the work half done.
         grid.select(methods)
         check_workers(jobs, ray)
         run = Run(device=None if ray is not None else device, precision=precision)  # type: ignore[arg-type]
@@ -117,10 +117,10 @@ def bench(
         compile=compile,
         progress=not quiet,
     )
-    # The work is reported even if the store as a whole makes no table.
+    # The work is reported before the table, which can fail for cells that are not comparable.
     for sentence in outcome.failed:
         typer.echo(f"failed: {sentence}", err=True)
-    typer.echo(f"{outcome.done} cells made, {outcome.kept} were there: {folder}")
+    typer.echo(f"{outcome.done} cells computed, {outcome.kept} were already stored: {folder}")
     if not quiet:
         save_bars(folder)
         # By default only the experiment's first request.

@@ -14,8 +14,8 @@ def datasets(root: Root = None) -> None:
     """List the datasets, and which of them are present."""
     from pour.data.registry import data_root
 
-    columns = ["dataset", "task", "present", "licence", "what"]
-    table = TerminalTable(columns, f"under {data_root(root)}", prose=["licence", "what"])
+    columns = ["dataset", "task", "present", "licence", "title"]
+    table = TerminalTable(columns, f"under {data_root(root)}", prose=["licence", "title"])
     for status in pour.list_datasets(root):
         info = status.info
         present = "yes" if status.present else "no"

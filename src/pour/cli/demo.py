@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
-# The published lengths and rates are for CIFAR; digits need other ones. The first method leads the report.
+# Epochs and learning rates differ from the published values, which are for CIFAR. The report begins with the first
+# method.
 _METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     # POUR-A could also read the retained images of the request. The option makes it use copies of forget images.
     "POUR-A": ("pour-a", {"anchor": "views"}),
@@ -66,10 +67,10 @@ def demo(
     console.print(_table(subject, splits))
     page = _write(out, subject, f"pour demo --forget {name} --seed {seed}")
     console.print(
-        f"POUR-P and POUR-A put a projection in front of the head, which removes {name} from what the head sees. The "
-        "control has about the same accuracies and leaves the features as they were. Only methods that train the "
-        "encoder change it: POUR-A trains it on images of the class and their copies alone, until its features need "
-        "no projection. The report shows what is left of the class."
+        f"POUR-P and POUR-A put a projector before the head. It removes {name} from the input features of the head. "
+        "The control has about the same accuracies, but its features do not change. Only methods that train the "
+        "encoder change it. POUR-A trains it on images of the class and changed copies of them. The report shows how "
+        "much of the class is left."
     )
     console.print(f"The audit of {_LEADING}:")
     console.print(summary_text(reports[_LEADING]), highlight=False)
@@ -141,7 +142,7 @@ def _table(subject: Subject, splits: pour.Splits) -> TerminalTable:
             title,
             f"{is_right[~is_forgotten].mean():.1%}",
             f"{is_right[is_forgotten].mean():.1%}",
-            # Another network has another basis, in which the original's direction has no meaning.
+            # The features of another network have another basis, so the original's direction has no meaning for them.
             "" if title == "retrained" else f"{length:.2f}",
             f"{subject.reports[title].value('rus_r'):.2f}" if title in subject.reports else "",
         )

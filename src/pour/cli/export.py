@@ -21,7 +21,7 @@ _COMPARED = 8
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="File of the model, usually forgotten.", show_default=False)],
+    model: Annotated[Path, typer.Argument(help="File of the model, usually an unlearned model.", show_default=False)],
     out: Annotated[
         Path,
         typer.Option(
@@ -36,7 +36,8 @@ def export(
     normalization: Annotated[
         str | None,
         typer.Option(
-            help="For ONNX: inside or outside, whether the file normalises its images.", show_default="inside"
+            help="For ONNX: the file normalises its images (inside) or takes normalised images (outside).",
+            show_default="inside",
         ),
     ] = None,
     arch: Arch = None,

@@ -40,7 +40,7 @@ __all__ = [
 MORE = "More"
 """Panel of the help for flags that most calls do not need."""
 
-# Written out, because the recipes themselves import torch, which a mere --help should not.
+# A literal text, because pour.training.recipes imports torch, which would make --help slow.
 RECIPES = "One of fast, long, short, digits, head, scenes."
 
 Out = Annotated[Path, typer.Option(help="File to write.", show_default=False)]
@@ -54,7 +54,11 @@ ExperimentName = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.", rich_help_panel=MORE)]
 Force = Annotated[
     bool,
-    typer.Option("--force", help="Only warn if models, data and classes contradict each other.", rich_help_panel=MORE),
+    typer.Option(
+        "--force",
+        help="Warn instead of stopping if models, data and classes contradict each other.",
+        rich_help_panel=MORE,
+    ),
 ]
 Data = Annotated[str, typer.Option(help="Dataset: a name from pour datasets, a folder (FOLDER@SIZE) or FILE.npz.")]
 Root = Annotated[Path | None, typer.Option(help="Data folder; by default POUR_DATA or ~/.cache/pour.")]
@@ -66,12 +70,12 @@ Arch = Annotated[
     ),
 ]
 Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda or cuda:0; by default the GPU if there is one.", rich_help_panel=MORE)
+    str | None, typer.Option(help="cpu, cuda or cuda:0; by default the GPU, if present.", rich_help_panel=MORE)
 ]
 Seed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 PrecisionFlag = Annotated[
     str | None,
-    typer.Option("--precision", help="fp32 or bf16; by default bf16 on a GPU that has it.", rich_help_panel=MORE),
+    typer.Option("--precision", help="fp32 or bf16; by default bf16 on a GPU that supports it.", rich_help_panel=MORE),
 ]
 Compile = Annotated[
     bool,

@@ -17,7 +17,7 @@ __all__ = ["history"]
 
 
 def history(
-    file: Annotated[Path, typer.Argument(help="A file from pour.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="Model file of pour.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the classes that a model has forgotten, with methods and options."""

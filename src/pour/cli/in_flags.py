@@ -31,7 +31,7 @@ WITHOUT_FLAG = {
     "request": "request= in Python",
     "retain": "retain= in Python",
 }
-"""Remedies for arguments that a command has no flag of that name for."""
+"""Remedies for arguments of the library without a flag of the same name."""
 
 _OF_PYTHON = {"wrap the network in pour.models.NormalizedModel": "pass --mean and --std"}
 """Remedies in Python, and the flags that do the same."""

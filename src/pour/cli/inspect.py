@@ -17,7 +17,7 @@ __all__ = ["inspect"]
 def inspect(
     model: Annotated[Path, typer.Argument(help="File of the model.", show_default=False)],
     data: Annotated[
-        str | None, typer.Option(help="Dataset on which accuracy and collapse are measured, and the head verified.")
+        str | None, typer.Option(help="Dataset for measuring accuracy and collapse, and for verifying the head.")
     ] = None,
     forget: Annotated[
         list[str] | None, typer.Option(help="Class to forget, by name or index; may be given several times.")
@@ -29,8 +29,8 @@ def inspect(
     num_classes: Annotated[
         int | None, typer.Option(help="Number of classes, for plain weights without --data.")
     ] = None,
-    head: Annotated[str | None, typer.Option(help="Dotted name of the head, if it is not found.")] = None,
-    limit: Annotated[int, typer.Option(help="Largest number of images that are read of each split.")] = 5000,
+    head: Annotated[str | None, typer.Option(help="Dotted name of the head, if pour cannot find it.")] = None,
+    limit: Annotated[int, typer.Option(help="Largest number of images per split.")] = 5000,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     device: Device = None,
 ) -> None:
@@ -47,5 +47,5 @@ def inspect(
     task = None if data is None else get_task(find_task(data))
     dataset = None if data is None or task is None else task.load(data, root)
     opened = open_model(model, plain, dataset, num_classes)
-    found = pour.inspect(opened, dataset, forget or None, head=head, task=task, limit=limit, device=device)
-    typer.echo(found.to_json() if as_json else found.to_text())
+    inspection = pour.inspect(opened, dataset, forget or None, head=head, task=task, limit=limit, device=device)
+    typer.echo(inspection.to_json() if as_json else inspection.to_text())

@@ -1,4 +1,4 @@
-"""The message after Ctrl-C: what is kept, and what the same command does with it."""
+"""Write the message after Ctrl-C: the files that were written, and how to continue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OUTPUTS = ("out", "report", "export")
 
 
 def resume_file(out: Path) -> Path:
-    """Return the file next to a model that keeps its unfinished training."""
+    """Return the file next to a model that contains its unfinished training."""
     return out.with_name(f"{out.name}.resume")
 
 

@@ -11,7 +11,7 @@ __all__ = ["models"]
 
 def models() -> None:
     """List the architectures for --arch."""
-    table = TerminalTable(["arch", "what", "needs"], prose=["what"])
+    table = TerminalTable(["arch", "network", "needs"], prose=["network"])
     for info in pour.list_models():
         table.add_row(info.name, info.summary, "" if info.available else f'pip install "pour-unlearning[{info.extra}]"')
     show(table)

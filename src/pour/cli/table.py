@@ -21,30 +21,31 @@ def table(
     folder: Annotated[
         Path,
         typer.Argument(
-            help="A folder of pour bench, or a file of its --export.", metavar="RESULTS", show_default=False
+            help="Folder of pour bench, or file of pour bench --export.", metavar="RESULTS", show_default=False
         ),
     ],
-    format: Annotated[Literal["rich", "markdown", "latex", "csv"], typer.Option(help="How to write it.")] = "rich",
+    format: Annotated[Literal["rich", "markdown", "latex", "csv"], typer.Option(help="Format of the table.")] = "rich",
     against: Annotated[
         str | None,
         typer.Option(
-            help="paper: put the published values below the measured ones; other results of pour bench: theirs.",
+            help="paper, or other results of pour bench: show their values below these values.",
             metavar="<paper|results>",
         ),
     ] = None,
     forget: Annotated[
-        list[str] | None, typer.Option(help="Whose results: a class's name or index; several forgotten together.")
+        list[str] | None,
+        typer.Option(help="Forgotten class of the results, by name or index; several if they were forgotten together."),
     ] = None,
     by_class: Annotated[
-        bool, typer.Option("--by-class", help="The classes that were forgotten in turn side by side.")
+        bool, typer.Option("--by-class", help="One column per class, if the classes were forgotten one at a time.")
     ] = False,
     columns: Annotated[list[str] | None, typer.Option(help="Only this column; may be given several times.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A file to write instead of printing.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the table to this file instead of printing it.")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Print the table of a benchmark: rich, markdown, LaTeX or CSV.
+    """Print the table of a benchmark: rich, Markdown, LaTeX or CSV.
 
-    It shows mean and deviation over seeds, in groups by the data that a method may see.
+    Values are means and deviations over seeds. Rows are grouped by the data that a method may read.
     """
     from pour.bench import make_table, render, show_table
 
@@ -55,12 +56,14 @@ def table(
     if by_class:
         refuse_unread({"--forget": forget, "--against": against}, "with --by-class")
     if against not in (None, "paper") and not Path(against).exists():
-        raise UsageError(f"--against takes paper or results of pour bench, and there is no {against}.")
-    found = make_table(folder, forget=forget or None, columns=columns or None, against=against, by_class=by_class)
+        raise UsageError(f"--against takes paper or results of pour bench, but {against} does not exist.")
+    result_table = make_table(
+        folder, forget=forget or None, columns=columns or None, against=against, by_class=by_class
+    )
     if format == "rich" and out is None:
-        show_table(found)
+        show_table(result_table)
     elif out is None:
-        typer.echo(render(found, format), nl=False)
+        typer.echo(render(result_table, format), nl=False)
     else:
-        write_text(out, render(found, format))
+        write_text(out, render(result_table, format))
         typer.echo(out)

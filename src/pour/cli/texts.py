@@ -25,23 +25,24 @@ __all__ = [
 
 TextFile = Annotated[
     Path | None,
-    typer.Option("--text", help="A file of text embeddings from pour texts; by default they are computed."),
+    typer.Option("--text", help="File of text embeddings from pour texts; by default they are computed."),
 ]
 Concept = Annotated[
     list[str] | None,
-    typer.Option(help="For a zero-shot classifier: what to forget, in words; may be given several times."),
+    typer.Option(help="For a zero-shot classifier: words to forget; may be given several times."),
 ]
 ConceptPart = Annotated[
     Literal["text", "specific", "centered"] | None,
     typer.Option(
-        help="Which part of the words to remove: all (the paper), what other classes' texts lack, centred.",
+        help="Part of the text embedding to remove: text (all of it, as in the paper), specific (the part outside the "
+        "texts of the other classes) or centered (after centring).",
         show_default="specific",
     ),
 ]
 
 
 def forget_by_text(model: nn.Module, concepts: list[str], text: Path | None, part: ConceptPart) -> nn.Module:
-    """A copy of a zero-shot classifier that has forgotten `concepts`."""
+    """Return a copy of a zero-shot classifier that has forgotten `concepts`."""
     from pour.models import TextTable, ZeroShotClassifier, forget_concepts, minilm_encoder
 
     if not isinstance(model, ZeroShotClassifier):
@@ -55,15 +56,18 @@ def forget_by_text(model: nn.Module, concepts: list[str], text: Path | None, par
 def texts(
     out: Out,
     data: Annotated[
-        list[str] | None, typer.Option(help="A dataset whose class names go into all templates; several are allowed.")
+        list[str] | None,
+        typer.Option(help="Dataset whose class names are inserted into all templates; may be given several times."),
     ] = None,
-    concept: Annotated[list[str] | None, typer.Option(help="A further text, as it is; several are allowed.")] = None,
+    concept: Annotated[
+        list[str] | None, typer.Option(help="Further text, used unchanged; may be given several times.")
+    ] = None,
     root: Root = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Compute text embeddings with the sentence encoder.
 
-    For machines that lack it: pour train and pour bench zeroshot read the file with --set text=FILE.
+    Use it for machines without this encoder: pour train and pour bench zeroshot read the file with --set text=FILE.
     """
     from pour.models import CAPTIONS, PROMPTS, TextTable, minilm_encoder
     from pour.models.clip.texts import prompts_of

@@ -28,10 +28,13 @@ def tune(
     experiment: ExperimentName,
     method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given several times.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The folder for the trials.", show_default="runs/EXPERIMENT-tuning")
+        Path | None, typer.Option(help="Folder of the trials.", show_default="runs/EXPERIMENT-tuning")
     ] = None,
     rule: Annotated[
-        Literal["benchmark", "user"], typer.Option(help="user: only data that the method may see decide.")
+        Literal["benchmark", "user"],
+        typer.Option(
+            help="benchmark: choose by held-out training images. user: choose only by data that the method may read."
+        ),
     ] = "benchmark",
     forget: Annotated[
         list[str] | None,
@@ -41,10 +44,12 @@ def tune(
         ),
     ] = None,
     settings: Set = None,
-    jobs: Annotated[int, typer.Option(help="Methods side by side.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Number of methods that are tuned at the same time.")] = 1,
     batch_norm: Annotated[
         Literal["frozen", "train"],
-        typer.Option(help="BatchNorm's statistics in every trial; methods with retained images may let them train."),
+        typer.Option(
+            help="Statistics of BatchNorm in every trial: frozen, or updated by methods that read retained images."
+        ),
     ] = "frozen",
     compile: Compile = False,
     seed: Seed = 100,
@@ -75,8 +80,8 @@ def tune(
         compile=compile,
         progress=not quiet,
     )
-    columns = ["method", "options", "AUS", "how it was chosen"]
-    drawn = TerminalTable(columns, right=["AUS"], prose=["options", "how it was chosen"])
+    columns = ["method", "options", "AUS", "reason for the choice"]
+    drawn = TerminalTable(columns, right=["AUS"], prose=["options", "reason for the choice"])
     for result in results:
         best = None if result.best is None else result.trials[result.best]
         options = "" if best is None else ", ".join(f"{name}={value}" for name, value in best.options.items())

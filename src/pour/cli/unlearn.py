@@ -90,7 +90,7 @@ def unlearn(
 
     check_model_file(out, overwrite=overwrite)
     if bool(forget) == bool(concept):
-        raise UsageError("Name what to forget, with --forget (a class) or --concept (words), and not both.")
+        raise UsageError("A request needs either --forget (a class) or --concept (words); pass one of them.")
     flags: dict[str, object] = {"--method": method, "--data": data, "--root": root, "--arch": arch}
     flags |= {"--mean": mean, "--std": std, "--num-classes": num_classes, "--recipe": recipe}
     flags |= {"--compile": compile, "--device": device, "--precision": precision}
@@ -149,7 +149,7 @@ def _require_data(method: Method, data: str | None, recipe: str | None) -> None:
         what = f"images of the {' and '.join(kinds)} classes" if kinds else "images"
         raise UsageError(f"{method.name} needs {what}; name their dataset with --data.")
     if method.name == "retrain" and recipe is None:
-        raise UsageError("retrain must know how the original was trained; name its recipe with --recipe.")
+        raise UsageError("retrain needs the recipe of the original; name it with --recipe.")
 
 
 def _refuse_unread_in_unlearning(by_words: bool, flags: dict[str, object], options: dict[str, Any]) -> None:

@@ -16,8 +16,10 @@ __all__ = ["weights"]
 
 
 def weights(
-    name: Annotated[str | None, typer.Argument(help="Which to write; without, they are listed.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The file to write, *.safetensors.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the weights to write; without a name the weights are listed.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write, *.safetensors.")] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """List or write pretrained weights of installed packages, for --weights."""
@@ -25,11 +27,11 @@ def weights(
 
     if name is not None:
         if out is None:
-            raise UsageError(f"Say where to write {name} with --out FILE.safetensors.")
+            raise UsageError(f"{name} needs a file to write; pass --out FILE.safetensors.")
         typer.echo(write_pretrained(name, out, overwrite=overwrite))
         return
-    refuse_unread({"--out": out, "--overwrite": overwrite}, "without a name", "say which weights to write")
-    table = TerminalTable(["weights", "for --arch", "package", "mean", "std", "what"], prose=["what"])
+    refuse_unread({"--out": out, "--overwrite": overwrite}, "without a name", "name the weights to write")
+    table = TerminalTable(["weights", "for --arch", "package", "mean", "std", "network"], prose=["network"])
     for key, entry in PRETRAINED.items():
         mean, std = (" ".join(map(str, values)) for values in (entry.mean, entry.std))
         table.add_row(key, entry.arch, entry.package, mean, std, entry.summary)

@@ -35,7 +35,7 @@ class ReportFolder:
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
-            raise UsageError(f"There is no folder {root}; give the folder that holds the reports.")
+            raise UsageError(f"There is no folder {root}; pass the folder of the reports.")
         self.root = root.resolve()
 
     def reports(self) -> list[FoundReport]:

@@ -1,4 +1,4 @@
-"""The one loop that training, retraining and every iterative method share."""
+"""Optimise a model: the loop of training, retraining and every iterative method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of an unfinished training on disk, so that a killed run gives the result of an undisturbed one."""
+"""State of an unfinished training on disk, so that a killed and resumed run has the result of an uninterrupted run."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ def resolve_device(device: str | torch.device | None = None) -> torch.device:
     except RuntimeError as error:
         raise UsageError(f"{device!r} is not a device; use cpu, cuda or cuda:0.") from error
     if resolved.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f'{device} was asked for, but torch sees no GPU here; use device="cpu".')
+        raise UsageError(f'{device} was requested, but torch finds no GPU; use device="cpu".')
     if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"{device} was asked for, but there are only {torch.cuda.device_count()} GPUs here.")
+        raise UsageError(f"{device} was requested, but this machine has only {torch.cuda.device_count()} GPUs.")
     if resolved.type not in ("cpu", "cuda"):
         raise UsageError(f"{device} is not supported; use cpu or cuda.")
     return resolved
@@ -55,11 +55,11 @@ class Run:
     """
 
     seed: int = 0
-    """Fixes everything random."""
+    """Seed of all random numbers."""
     device: str | torch.device | None = None
-    """Device; None takes the GPU if there is one."""
+    """Device; None chooses the GPU, if present."""
     precision: Precision | None = None
-    """fp32, or bf16 with float32 weights; None takes bf16 on a GPU that has it."""
+    """fp32, or bf16 with float32 weights. None chooses bf16 on a GPU that supports it."""
     progress: bool = True
     """Show a progress bar."""
     compile: bool = False

@@ -113,7 +113,7 @@ class TrainingStep:
     optimizer: torch.optim.Optimizer
     """Optimiser from `make_optimizer`."""
     objective: Callable[..., Tensor]
-    """`objective(model, *batch)` gives the loss."""
+    """Function `objective(model, *batch)` that returns the loss."""
     clip: float | None
     """Largest norm of the gradient."""
     graph: bool

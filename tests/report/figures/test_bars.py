@@ -50,7 +50,7 @@ def test_of_a_thousand_classes_the_favourites_and_the_forgotten_are_shown() -> N
 
 
 def test_a_report_without_answers_is_told() -> None:
-    with pytest.raises(UsageError, match="holds no answers"):
+    with pytest.raises(UsageError, match="contains no answers"):
         answers_data(audit_report(answers={}))
 
 

@@ -48,7 +48,7 @@ class AnswersData(ClassNames):
 def answers_data(report: AuditReport) -> AnswersData:
     """Return the answers in a report: of many classes, the forgotten ones and the most frequent answers."""
     if not report.answers:
-        raise UsageError("The report holds no answers on forgotten images; audit again with this version.")
+        raise UsageError("The report contains no answers on forgotten images; audit again with this version.")
     counts = {role: np.array(values, float) for role, values in report.answers.items()}
     shares = {role: values / max(float(values.sum()), 1.0) for role, values in counts.items()}
     forgotten, size = report.data.forgotten, len(report.data.classes)

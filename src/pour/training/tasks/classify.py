@@ -42,7 +42,7 @@ __all__ = ["Classify", "Images"]
 
 @dataclass(frozen=True, kw_only=True)
 class Images(Task[ImageDataset, ImageSplit]):
-    """One class per image: the data and the labels of every task on images, without network and loss."""
+    """Base of the tasks on images with one class per image: data and labels, without network and loss."""
 
     one_label: ClassVar[bool] = True
 
@@ -155,13 +155,13 @@ class Classify(Images):
         return "resnet18", "head" if self.freeze_backbone else "fast"
 
     def identity(self) -> dict[str, Any]:
-        found: dict[str, Any] = {} if self.image_size is None else {"image_size": self.image_size}
+        options: dict[str, Any] = {} if self.image_size is None else {"image_size": self.image_size}
         if self.weights is not None:
             # The digest, because another machine may keep the file under another name.
-            found |= {"weights": digest(read_weights(self.weights)), "freeze_backbone": self.freeze_backbone}
+            options |= {"weights": digest(read_weights(self.weights)), "freeze_backbone": self.freeze_backbone}
         if self.freeze_backbone:
-            found["head"] = self.head
-        return found
+            options["head"] = self.head
+        return options
 
     def is_quick(self, arch: str) -> bool:
         return self.freeze_backbone

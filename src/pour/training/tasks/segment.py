@@ -157,15 +157,17 @@ class Segment(Task[SegmentationDataset, Scenes]):
         """Return IoU_r, IoU_r of the rest, IoU_f and the IoU of every class."""
         forgotten = sorted(classes)
         retained = [label for label in range(len(names)) if label not in forgotten]
-        found = segmentation_scores(counts, forgotten)
+        measured = segmentation_scores(counts, forgotten)
         scores = {
-            "iou_r": Score(found["iou_r"], tuple(range(len(names)))),
-            "iou_r_rest": Score(found["iou_r_rest"], tuple(retained)),
+            "iou_r": Score(measured["iou_r"], tuple(range(len(names)))),
+            "iou_r_rest": Score(measured["iou_r_rest"], tuple(retained)),
             # A forgotten class without pixels and answers has no IoU: nothing of it is left.
-            "iou_f": Score(found["iou_f"], tuple(forgotten), undefined=0.0),
+            "iou_f": Score(measured["iou_f"], tuple(forgotten), undefined=0.0),
         }
         for label, name in enumerate(names):
-            scores[f"class_iou_{'f' if label in forgotten else 'r'}_{name}"] = Score(found["iou"][:, label], (label,))
+            scores[f"class_iou_{'f' if label in forgotten else 'r'}_{name}"] = Score(
+                measured["iou"][:, label], (label,)
+            )
         return scores
 
     def check_head(self, head: Head, num_classes: int) -> None:

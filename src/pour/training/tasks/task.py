@@ -424,7 +424,7 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
         """Return the scores of a trained model on every split, ready for JSON."""
 
     def record_scores(self, model: nn.Module, described: Mapping[str, Any]) -> None:
-        """Write what `describe` found to the card of a trained model, for the checks of its later use."""
+        """Store the result of `describe` in the card of a trained model, for later checks of the model."""
         training = card_of(model).training
         if training is not None:
             change_card(model, training=replace(training, **self.recorded_scores(described)))
@@ -436,7 +436,7 @@ class Task(ABC, Generic[DatasetT, SamplesT]):
 
     @abstractmethod
     def summary(self, described: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Return what `describe` found as the head and the lines of a small table."""
+        """Return the result of `describe` as the header and the lines of a small table."""
 
     def save(self, model: nn.Module, path: Path, dataset: DatasetT, arch: str) -> None:
         """Write a trained model to `path`."""
@@ -496,10 +496,12 @@ def get_task(name: str, **settings: Any) -> Task[Any, Any]:
         importlib.import_module(_BUILT_IN[name])
     if name not in _TASKS and name not in list_tasks():
         raise UsageError(f"There is no task {name!r}; the tasks are {', '.join(list_tasks())}.")
-    known = tuple(field.name for field in fields(_TASKS[name]))
-    unknown = [setting for setting in settings if setting not in known]
+    setting_fields = tuple(field.name for field in fields(_TASKS[name]))
+    unknown = [setting for setting in settings if setting not in setting_fields]
     if unknown:
-        raise UsageError(f"The task {name!r} has no setting {unknown[0]!r}; it has {', '.join(known) or 'none'}.")
+        raise UsageError(
+            f"The task {name!r} has no setting {unknown[0]!r}; it has {', '.join(setting_fields) or 'none'}."
+        )
     return decode(_TASKS[name], json.dumps(settings), f"The task {name!r}") if settings else _TASKS[name]()
 
 
