@@ -1,4 +1,4 @@
-"""Make a trained vision model forget classes at the level of its representations, and prove how well it did."""
+"""Make a trained vision model forget classes, and measure how much of them its features still contain."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`python -m pour` and the script `pour`."""
+"""Run `python -m pour` and the script `pour`."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C during its imports ends it with a sentence as well."""
+    """Run the command line. Ctrl-C during its imports ends it with a message, too."""
     handler = signal.getsignal(signal.SIGINT)
     # A shell starts its background commands with Ctrl-C ignored.
     if handler is signal.default_int_handler:

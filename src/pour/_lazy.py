@@ -1,4 +1,4 @@
-"""Names that are imported when first used, so that `pour --help` does not wait for torchmetrics."""
+"""Import names at their first use, so that `pour --help` does not wait for torchmetrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory settings of a process that runs only pour, such as a command."""
+"""Set the memory allocator of a process that runs only pour, such as a command."""
 
 from __future__ import annotations
 

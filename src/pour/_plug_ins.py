@@ -31,7 +31,7 @@ def load_plug_ins(kind: Kind, register: Callable[[Any], object]) -> None:
     """
     if kind in _LOADED:
         return
-    # Before the loop, because a module of a plug-in may itself ask for the registry.
+    # Marked before the loop, because a module of a plug-in may read the registry, too.
     _LOADED.add(kind)
     for entry in entry_points(group=f"pour.{kind}s"):
         try:

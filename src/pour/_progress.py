@@ -1,4 +1,4 @@
-"""One progress bar for all long work: a bar on a terminal, and a line every ten seconds in a pipe."""
+"""Show progress: a bar on a terminal, or a line every ten seconds in a pipe."""
 
 from __future__ import annotations
 

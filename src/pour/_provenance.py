@@ -1,4 +1,4 @@
-"""Provenance of a result: command, versions, device, commit and date."""
+"""Record the provenance of a result: command, versions, device, commit and date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and text for the terminal, whole at every width from 60 columns upwards."""
+"""Print tables and text in the terminal without cutting a value, from a width of 60 columns on."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["TerminalTable", "as_text", "open_console"]
 
 _PIPE_WIDTH = 160
-# Narrower columns of sentences would be too long to read.
+# Least width of a column of sentences. A narrower column would be hard to read.
 _NARROWEST_PROSE = 30
 _SEPARATOR = " · "
-# Blocks are easier to compare than more tables of the same rows.
+# Largest number of tables of the same rows. If more are needed, blocks of lines are easier to read.
 _MOST_PARTS = 4
 # Spaces and border of a column.
 _FRAME = 3
@@ -128,7 +128,7 @@ class TerminalTable:
         for index, row in enumerate(self._rows):
             if index and (row.starts_section or row.is_heading):
                 yield Text("")
-            # An empty first cell repeats the one above.
+            # An empty first cell repeats the first cell of the row above.
             if row.cells[0]:
                 yield Text.assemble(row.cells[0], style=row.style or ("" if row.is_heading else "bold"))
             line = Text(style=row.style)

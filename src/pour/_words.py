@@ -1,4 +1,4 @@
-"""Numbers and names as sentences for readers show them."""
+"""Format numbers and names for sentences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = ["in_words", "percent", "tenths"]
 
-# Smaller shares, and as small shares of errors, would be rounded to 0.0 % and to 100.0 %.
+# Shares nearer to 0 or 1 than this would be rounded to 0.0 % or to 100.0 %.
 _SMALLEST_SHARE = 0.0005
 
 

@@ -1,4 +1,4 @@
-"""The errors and warnings of pour. Their message is one sentence: the problem and the remedy."""
+"""Define the errors and warnings of pour. A message is one sentence: the problem and the remedy."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _CLOSE = 0.75
 
 
 class PourError(Exception):
-    """Work that failed. The command line prints its sentence and exits with 1."""
+    """Error in the work, such as a failed download. The command line prints its message and exits with 1."""
 
 
 class UsageError(PourError, ValueError):
-    """Wrong use: bad input, an impossible request, an unreadable file. The command line exits with 2."""
+    """Error in the use of pour: bad input, an impossible request, an unreadable file. The command line exits with 2."""
 
 
 class DivergenceError(PourError):
@@ -43,7 +43,7 @@ class DivergenceError(PourError):
 
 
 class PourWarning(UserWarning):
-    """Doubt of pour about the data, the options or a result. It points at the line of the user's code."""
+    """Warning about the data, the options or a result. It contains the line of the user's code."""
 
 
 def warn(message: str) -> None:
@@ -64,7 +64,7 @@ def warn(message: str) -> None:
 
 
 def _user_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the first frame, from the innermost outwards, of code that belongs neither to pour nor between."""
+    """Return the first frame, from the innermost outwards, whose code is neither in pour nor in a package of `_BETWEEN`."""
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
         frame = frame.f_back
     return frame

@@ -180,7 +180,7 @@ def test_a_foreign_host_name_is_refused(runs: Path) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "example.org"])
 def test_only_loopback_unless_told(host: str, runs: Path) -> None:
-    with pytest.raises(UsageError, match=r"not this machine alone, .*allow_remote=True\.$"):
+    with pytest.raises(UsageError, match=r"Other machines could read the reports at .*allow_remote=True\.$"):
         ReportServer(runs, host=host)
 
 

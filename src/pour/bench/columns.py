@@ -101,7 +101,7 @@ def find_column(key: str) -> Column:
         label=f"{'change of ' * change}{metric.label}{words}{encoder}",
         latex=f"{delta}{metric.latex}{latex_words}{encoder}",
         percent=metric.percent,
-        # The original model had better have something to forget.
+        # For the original, a high value means that there is something to forget.
         better="higher" if suffix == "_before" else metric.better,
         change=change,
     )

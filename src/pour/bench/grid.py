@@ -88,7 +88,7 @@ def run_experiment(
         progress: Show a progress bar.
     """
     check_workers(jobs, ray)
-    # With Ray, the workers have the device.
+    # With Ray, the device belongs to the workers, not to this process.
     device = device if ray is not None else str(resolve_device(device))
     shared = SharedModels.open(experiment, out, root, device, precision)
     grid, folder = shared.experiment, shared.out
@@ -117,7 +117,7 @@ def run_experiment(
         with crew(partial(CellWorker, replace(shared), compile), device=device, jobs=min(jobs, needed), ray=ray) as do:
             # Heads share the features of their backbone: this process computes them once, while the others start.
             train = partial(alone, CellWorker(shared, compile)) if shared.is_quick and ray is None else do
-            # A newly trained original makes cells of its other requests stale, so look until nothing is left.
+            # A newly trained original makes cells of its other requests stale, so the loop ends when no cell is missing.
             while pending:
                 done |= _compute(pending, shared, train, do, f"bench {grid.name}", progress=progress)
                 broken = read_errors(folder, done)

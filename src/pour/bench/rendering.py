@@ -94,7 +94,7 @@ def _rows(table: ResultTable, show: Callable[[Entry | None, Column], T]) -> Iter
 
 def _number(entry: Entry, column: Column) -> str:
     text = f"{entry.mean:{'+' if column.change else ''}.2f}"
-    # A loss below half of the last digit is shown as none.
+    # A loss below half of the last digit is shown as 0.
     return "0.00" if text == "-0.00" else text
 
 

@@ -429,7 +429,7 @@ def refuse_other(out: Path, recorded: Mapping[str, Any], requested: Mapping[str,
             continue
         texts = _brief(stored), _brief(value)
         if texts[0] == texts[1] and isinstance(stored, dict) and isinstance(value, dict):
-            # Two recipes of one name and length.
+            # The two recipes have the same name and length, so name the first entry that differs.
             entry = next(key for key in {**stored, **value} if stored.get(key) != value.get(key))
             texts = f"{entry} {stored.get(entry)}", f"{entry} {value.get(entry)}"
         setting = f"{name.replace('_', ' ')} ({texts[0]}, not {texts[1]})"

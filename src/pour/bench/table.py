@@ -245,7 +245,7 @@ def _methods_table(
     """Return the table of one request, grouped by the data that methods read."""
     shown_columns = results.columns(columns)
     if paper and columns is None:
-        # POUR-P is judged by its change from its own original.
+        # POUR-P is compared with its own original.
         changes = {"acc_r": "acc_r_change", "acc_r_external": "acc_r_change_external"}
         keys = [column.key for column in shown_columns]
         shown_columns = results.columns([*keys, *(change for key, change in changes.items() if key in keys)])
@@ -396,7 +396,7 @@ def _above_paper(rows: list[TableRow], columns: tuple[Column, ...], *, compare: 
     """Add the printed line below the last line of each method, and mark values that differ from it."""
     dataset = rows[0].cells[0].setup["dataset"]
     methods = {row.name: row.cells[0].setup["method"] or row.name for row in rows}
-    # A second seed and a method's further variants have no line in the paper.
+    # The paper has no value for a second seed, or for further variants of a method.
     compared = {
         name
         for name, method in methods.items()

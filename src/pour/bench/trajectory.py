@@ -29,7 +29,7 @@ __all__ = ["Look", "Trajectory", "follow"]
 
 # Retained training images for the alignment of the features of two networks.
 _ALIGNMENT_IMAGES = 5000
-# Fields of a discrepancy that have no value here.
+# Fields of a discrepancy that a measurement during training does not have.
 _ABSENT = ("metric", "view", "original", "floor", "epsilon", "decision")
 
 
@@ -106,7 +106,7 @@ def follow(
         warnings.simplefilter("ignore", UserWarning)
         try:
             result = iterative(copy_model(unwrap(original)), request, observed)
-            # A method that trains the network inside a larger one is measured here only.
+            # A method that trains the network inside a larger network is measured only at the end.
             steps = observer.steps or observed.steps
             if observer.looks[-1].step != steps:
                 observer.look(result, steps)

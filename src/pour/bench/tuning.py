@@ -191,7 +191,7 @@ class MethodTuning:
     @cached_property
     def request(self) -> ForgetRequest:
         """Request of all trials. It offers the data that the method needs, but not the data that it only accepts."""
-        # The samples that the method compares with must not score its trials.
+        # Samples that the method itself reads must not score its trials.
         validation = self.run.seed + 1 if "validation" in get_method(self.method).needs else None
         train, _ = self._divided
         data = self.task.request_fields(self.arch, self.dataset, self.classes, train=train, validation=validation)

@@ -1,4 +1,4 @@
-"""A folder of reports: list them, and compare several of them."""
+"""List the reports of a folder, and compare several of them."""
 
 from __future__ import annotations
 

@@ -62,8 +62,7 @@ class ReportServer(ThreadingHTTPServer):
         self.loopback = _is_loopback(host)
         if not self.loopback and not allow_remote:
             raise UsageError(
-                f"{host} is not this machine alone, and others could read the reports; use 127.0.0.1, or let them with "
-                "allow_remote=True."
+                f"Other machines could read the reports at {host}; use 127.0.0.1, or allow them with allow_remote=True."
             )
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -108,8 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
             host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
             address = urlsplit(self.path)
         except ValueError:
-            return self._fail(HTTPStatus.BAD_REQUEST, "This is no address.")
-        # A page elsewhere can give this machine a name of its own; only requests to loopback names are answered.
+            return self._fail(HTTPStatus.BAD_REQUEST, "This is not a valid address.")
+        # A foreign page can define a name for this machine, so only requests to loopback names are answered.
         if self.server.loopback and not _is_loopback(host):
             return self._fail(HTTPStatus.FORBIDDEN, "This server answers to loopback names only.")
         path = unquote(address.path)

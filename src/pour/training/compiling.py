@@ -50,7 +50,7 @@ def compiled_encoder(model: nn.Module) -> Iterator[bool]:
     if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX") or "c++", "g++", "clang++")):
         raise UsageError("Compiling needs a C++ compiler, which is missing; install g++ or leave compile=True out.")
     plain = getattr(module, name)
-    # Batches of one size are many, so that code for that very size pays; not so the last batch of an epoch.
+    # Code for one batch size is worth its compilation, because most batches have this size. The last batch has not.
     compiled = torch.compile(plain, dynamic=False)
     recent: deque[torch.Size] = deque(maxlen=_SIZES_AT_ONCE)
 

@@ -80,7 +80,7 @@ def test_headline_says_what_how_with_what_and_how_long(full: Page) -> None:
     for words in (
         "Forgetting “three” in digits with pour-p",
         "1 of 4 classes",
-        "no data, the weights alone",
+        "no data, only the weights",
         "1 min 15 s",
         "a model retrained without the class",
         "9 forgotten, 90 retained",
@@ -300,8 +300,8 @@ def test_strip_places_values_in_order() -> None:
 def test_words_of_the_headline() -> None:
     data = sample_report(classes=[str(c) for c in range(9)], forgotten=(0, 1, 2)).data
     assert forgotten_words(data) == "“0”, “1” and “2”"
-    assert access_of(["pour-p", "fold"]) == "no data, the weights alone"
-    assert access_of([]) == "not known"
+    assert access_of(["pour-p", "fold"]) == "no data, only the weights"
+    assert access_of([]) == "unknown"
     assert access_of(["scrub"]) == "images of the forgotten classes, images of the retained classes"
 
 

@@ -25,13 +25,15 @@ class Sign:
 
 
 VERDICTS: dict[Verdict, Sign] = {
-    "within its interval": Sign("within", "✓", "no different from a model retrained without the class"),
-    "better": Sign("better", "+", "outside the retrained model's interval, on the harmless side"),
-    "as the original": Sign("original", "=", "on the harmful side, but no worse than before forgetting"),
+    "within its interval": Sign("within", "✓", "inside the 95 % interval of the retrained model"),
+    "better": Sign("better", "+", "outside the interval on the harmless side"),
+    "as the original": Sign(
+        "original", "=", "outside the interval on the harmful side, but no worse than the original"
+    ),
     "leaks more": Sign("leaks", "!", "more of the forgotten class is left than in a retrained model"),
-    "destroyed": Sign("destroyed", "✗", "less structure than a retrained model has"),
+    "destroyed": Sign("destroyed", "✗", "less structure is left than in a retrained model"),
     "no reference": Sign(
-        "none", "?", "there is no retrained model, or no second one, or too few images to read it against"
+        "none", "?", "no retrained model, no second retrained model, or too few images for an interval"
     ),
 }
 
@@ -45,7 +47,7 @@ def number(value: float | None) -> str:
     """
     if value is None:
         return ""
-    # Still smaller values are rounding errors of zero.
+    # Values below 1e-9 are rounding errors of zero.
     if 1e-9 < abs(value) < 5e-4:
         return f"{value:.1e}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"

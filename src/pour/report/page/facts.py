@@ -22,7 +22,7 @@ _ACCESS = {
     "forget": "images of the forgotten classes",
     "retain": "images of the retained classes",
     "validation": "validation images",
-    "build": "a fresh model to train",
+    "build": "a newly initialised model",
 }
 _PACKAGES = ("torch", "numpy", "scikit-learn", "torchmetrics", "safetensors")
 
@@ -45,16 +45,16 @@ def access_of(methods: Sequence[str]) -> str:
     """Return the data that the methods of a model's history read, together.
 
     Examples:
-        >>> access_of(["pour-p"]), access_of(["pour-d"]), access_of(["somebody's"])
-        ('no data, the weights alone', 'images of the forgotten classes', 'not known')
+        >>> access_of(["pour-p"]), access_of(["pour-d"]), access_of(["unregistered"])
+        ('no data, only the weights', 'images of the forgotten classes', 'unknown')
     """
     try:
         needs = [need for name in methods if name != "fold" for need in get_method(name).needs]
     except UsageError:
-        return "not known"
+        return "unknown"
     if not methods:
-        return "not known"
-    return ", ".join(words for need, words in _ACCESS.items() if need in needs) or "no data, the weights alone"
+        return "unknown"
+    return ", ".join(words for need, words in _ACCESS.items() if need in needs) or "no data, only the weights"
 
 
 def versions(report: AuditReport) -> dict[str, str]:
