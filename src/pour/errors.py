@@ -64,7 +64,7 @@ def warn(message: str) -> None:
 
 
 def _user_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the first frame, from the innermost outwards, whose code is neither in pour nor in a package of `_BETWEEN`."""
+    """Return the first frame outside pour and outside the packages of `_BETWEEN`, from the innermost outwards."""
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
         frame = frame.f_back
     return frame

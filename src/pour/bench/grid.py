@@ -117,7 +117,7 @@ def run_experiment(
         with crew(partial(CellWorker, replace(shared), compile), device=device, jobs=min(jobs, needed), ray=ray) as do:
             # Heads share the features of their backbone: this process computes them once, while the others start.
             train = partial(alone, CellWorker(shared, compile)) if shared.is_quick and ray is None else do
-            # A newly trained original makes cells of its other requests stale, so the loop ends when no cell is missing.
+            # A newly trained original makes cells of its other requests stale, so repeat until no cell is missing.
             while pending:
                 done |= _compute(pending, shared, train, do, f"bench {grid.name}", progress=progress)
                 broken = read_errors(folder, done)
