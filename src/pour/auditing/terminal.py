@@ -30,8 +30,8 @@ _STYLES: dict[Verdict, str] = {
 }
 _WORDS = frozenset({"metric", "features", "verdict", "first's verdict", "second's verdict", "model", "decision"})
 _TITLES = {
-    "scores": "what the model answers",
-    "features": "features that the head sees",
+    "scores": "answers of the model",
+    "features": "input features of the head",
     "raw": "raw features of the encoder, before the projector",
 }
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["check_audit", "check_request", "doubts_on_answers"]
 
 _BATCH = 64
-# At most this multiple of the wanted number of samples is read from loaders, and from datasets without a list of labels.
+# At most this multiple of the wanted samples is read from loaders, and from datasets without a list of labels.
 _LOADER_SHARE = 4
 _LEAST_AGREEMENT = 0.1
 """Least agreement (kappa) that is not by chance, for at most a hundred classes. Below it, answers are by chance."""
