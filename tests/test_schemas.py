@@ -89,7 +89,10 @@ def test_a_file_with_an_unknown_key_is_refused(files: Mapping[str, str], kind: s
 
 def test_the_schemas_of_the_docs_are_up_to_date() -> None:
     found = {path.stem: path.read_text(encoding="utf-8") for path in SCHEMAS.FOLDER.glob("*.json")}
-    assert found == SCHEMAS.schemas(), "run make docs"
+    schemas = SCHEMAS.schemas()
+    if "Unique name in the experiment" not in schemas["experiment"]:
+        pytest.skip("this version of pydantic does not read the docstrings of fields")
+    assert found == schemas, "run make docs"
 
 
 def test_the_schema_of_an_experiment_fits_the_built_in_files() -> None:
