@@ -48,15 +48,15 @@ def test_what_a_batch_may_be(batch):
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
-        (IMAGES, "A batch has the type Tensor; give pairs of images and labels, or dictionaries with pixel_values"),
-        ((IMAGES, LABELS, LABELS), "A batch has 3 parts; give pairs"),
+        (IMAGES, "A batch has the type Tensor; pass pairs of images and labels, or dictionaries with pixel_values"),
+        ((IMAGES, LABELS, LABELS), "A batch has 3 parts; pass pairs"),
         ({"picture": IMAGES, "labels": LABELS}, r"fields picture, labels, none of which is known for images"),
         ({"pixel_values": IMAGES}, r"fields pixel_values, none of which is known for labels \(labels, label"),
         ({"pixel_values": IMAGES, "labels": LABELS, "pixel_mask": LABELS}, "has pixel_mask, and the model gets the im"),
         (([Image.new("RGB", (2, 2))], [0]), "must be a tensor, not a list; stack them in the loader's collate"),
-        ((IMAGES, ["cat"] * 4), r"labels of a batch are no numbers \(list\); give the index of each class"),
-        ((IMAGES[0], 2), "give single samples, not batches; wrap them in torch.utils.data.DataLoader"),
-        ((IMAGES, LABELS[:2]), r"images of shape \(4, 3, 6, 6\) and labels of shape \(2,\); give one label"),
+        ((IMAGES, ["cat"] * 4), r"labels of a batch are no numbers \(list\); pass the index of each class"),
+        ((IMAGES[0], 2), "yield single samples, not batches; wrap them in torch.utils.data.DataLoader"),
+        ((IMAGES, LABELS[:2]), r"images of shape \(4, 3, 6, 6\) and labels of shape \(2,\); pass one label"),
     ],
 )
 def test_other_batches_are_one_sentence(batch, words):
@@ -67,8 +67,8 @@ def test_other_batches_are_one_sentence(batch, words):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (IMAGES, "a Tensor alone is neither a dataset nor a loader; give torch.utils.data.TensorDataset"),
-        ((IMAGES, LABELS), r"a pair of tensors; give torch.utils.data.TensorDataset\(images, labels\)"),
+        (IMAGES, "a Tensor alone is neither a dataset nor a loader; pass torch.utils.data.TensorDataset"),
+        ((IMAGES, LABELS), r"a pair of tensors; pass torch.utils.data.TensorDataset\(images, labels\)"),
         ({"pixel_values": IMAGES, "labels": LABELS}, "one batch, not a loader of batches; put it into a list"),
         ("images", "a str alone is neither a dataset nor a loader"),
         (type("Short", (Dataset,), {"__getitem__": lambda self, i: (IMAGES[0], 0)})(), "dataset Short has no length"),
@@ -145,7 +145,7 @@ def test_one_dataset_is_divided_by_position_and_a_loader_is_not():
     splits = pour.Splits.of(data, forget=[1])
     assert (len(splits.forget_train), len(splits.forget_test)) == (8, 2)
     assert pour.Splits.of(data, forget=[1]).test.whole.rows.tolist() == splits.test.whole.rows.tolist()
-    with pytest.raises(UsageError, match="A DataLoader cannot be divided into training and test samples; give datase"):
+    with pytest.raises(UsageError, match="A DataLoader cannot be divided into training and test samples; pass datase"):
         pour.Splits.of(DataLoader(data), forget=[1])
     with pytest.raises(UsageError, match="fewer than 5 samples"):
         pour.Splits.of(Subset(data, range(4)), forget=[1])

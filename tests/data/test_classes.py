@@ -83,7 +83,7 @@ def test_names_must_be_known_and_unique() -> None:
 
 def test_earlier_requests_count() -> None:
     assert resolve_classes([1], num_classes=4, already=[0]) == (1,)
-    with pytest.raises(UsageError, match="after the 2 forgotten before would leave one class"):
+    with pytest.raises(UsageError, match="after the 2 forgotten earlier would leave one class"):
         resolve_classes([1], num_classes=4, already=[0, 2])
 
 

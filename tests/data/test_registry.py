@@ -163,6 +163,6 @@ def test_unpacking_leaves_everything_or_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pour.data.formats.archives.shutil.copyfileobj", full)
-    with pytest.raises(PourError, match="No space left on device; nothing was left there"):
+    with pytest.raises(PourError, match="No space left on device; free space or choose another folder"):
         unpack_tar(voc_tar(tmp_path / "voc.tar"), tmp_path / "voc", keep)
     assert [path.name for path in tmp_path.iterdir()] == ["voc.tar"]

@@ -92,7 +92,7 @@ def test_which_data_have_an_index():
     loader = DataLoader(Pictures())
     assert as_samples(loader) is loader
     assert not is_indexed(loader)
-    with pytest.raises(UsageError, match="read more than once"):
+    with pytest.raises(UsageError, match="can be read only once"):
         as_samples(iter([]))
     with pytest.raises(UsageError, match="not a int"):
         as_samples(3)
@@ -119,7 +119,7 @@ def test_looking_at_the_first_batch_changes_no_later_reading():
     [
         (("text", 0), "must be a tensor, an image or a uint8 array, not a str"),
         ((torch.zeros(3, 2, 2), 0.5), "labels of a dataset must be whole numbers"),
-        (torch.zeros(3), "A sample of a dataset has the type Tensor; give pairs of images and labels"),
+        (torch.zeros(3), "A sample of a dataset has the type Tensor; pass pairs of images and labels"),
     ],
 )
 def test_odd_samples_are_refused(item, words):

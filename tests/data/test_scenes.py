@@ -74,7 +74,7 @@ def test_the_forget_set_shows_only_the_class() -> None:
     [
         (np.zeros((1, 2, 2, 3)), np.zeros((1, 2, 2), np.uint8), "uint8 images"),
         (np.zeros((1, 2, 2, 3), np.uint8), np.zeros((1, 2, 3), np.uint8), "do not fit"),
-        (np.zeros((1, 2, 2, 3), np.uint8), np.full((1, 2, 2), 9, np.uint8), "holds label 9"),
+        (np.zeros((1, 2, 2, 3), np.uint8), np.full((1, 2, 2), 9, np.uint8), "contains label 9"),
     ],
 )
 def test_bad_scenes_are_refused(images, masks, words) -> None:

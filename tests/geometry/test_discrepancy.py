@@ -216,7 +216,7 @@ def test_bad_input_is_refused():
     x, y = draw(0, 5, 4)
     with pytest.raises(UsageError, match="widths 3 and 2"):
         mmd(x, y[:, :2])
-    with pytest.raises(UsageError, match="y holds NaN"):
+    with pytest.raises(UsageError, match="y contains NaN"):
         energy_distance(x, y / 0)
     with pytest.raises(UsageError, match="x has shape"):
         mmd(x[0], y)

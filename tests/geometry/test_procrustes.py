@@ -72,7 +72,7 @@ def test_bad_input_is_refused():
         procrustes(x, y[:5])
     with pytest.raises(UsageError, match="All rows of target are equal"):
         procrustes(x, torch.full((6, 3), 0.1))
-    with pytest.raises(UsageError, match="source holds NaN"):
+    with pytest.raises(UsageError, match="source contains NaN"):
         procrustes(x / 0, y)
     with pytest.raises(UsageError, match="width 2, the alignment was fitted on 3"):
         procrustes(x, y)(x[:, :2])

@@ -18,7 +18,7 @@ FORGOTTEN = [1, 4]
 WAYS = ("found", "example", "named", "named, example", "wrong", "wrong, example")
 """No hint; ``example=``; ``head=`` with the right layers, or with another layer, and both with ``example=``."""
 ANOTHER_LAYER = (
-    r"head=|example=|its linear layers include|give the name of one|put nn\.Identity|[Mm]ove the computation"
+    r"head=|example=|its linear layers include|pass the name of one|put nn\.Identity|[Mm]ove the computation"
 )
 """Words of the remedy if ``head=`` names a layer that does not give the scores."""
 

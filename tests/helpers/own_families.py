@@ -427,7 +427,7 @@ CHANGED = UNPROVED | dict.fromkeys(("example", "named, example"), r"[Mm]ove the 
 """The scores change behind the head in a way that another score or class decides."""
 NOT_A_SUM = CHANGED | {"named, example": r"name the layers that give them"}
 MASK = {"mask": r'forgotten_logit="keep"'}
-NO_LAYER = r"[Mm]ove the computation|pass example=|its linear layers include|give the name of one"
+NO_LAYER = r"[Mm]ove the computation|pass example=|its linear layers include|pass the name of one"
 """No layer computes the scores."""
 
 OUT = {"heads": ("out",), "wrong": "hidden"}
@@ -575,8 +575,8 @@ OWN_FAMILIES: dict[str, Family] = {
     "double": Family(build=lambda: prepared(mlp()).double(), inputs=lambda: images(dtype=torch.float64), **OUT),
     "autocast": Family(build=lambda: prepared(Autocast()), heads=("net.out",), wrong="net.hidden", is_half=True),
     "inference-tensors": Family(build=in_inference_mode, **OUT),
-    "nan-bias": Family(build=with_bias(float("nan"), 2), **OUT, refused=r"sound checkpoint"),
-    "infinite-bias": Family(build=with_bias(float("inf"), 2), **OUT, refused=r"sound checkpoint"),
+    "nan-bias": Family(build=with_bias(float("nan"), 2), **OUT, refused=r"load a checkpoint with finite biases"),
+    "infinite-bias": Family(build=with_bias(float("inf"), 2), **OUT, refused=r"load a checkpoint with finite biases"),
     "scores-below-mask": Family(build=with_bias(-1e17, 2), **OUT),
     "all-scores-below-mask": Family(build=lambda: _shifted(prepared(mlp()), -1e17), **OUT, refused=MASK),
     "half-scores-below-mask": Family(
@@ -603,9 +603,9 @@ OWN_FAMILIES: dict[str, Family] = {
     "lightning": Family(build=lambda: prepared(Lightning()), heads=("net.out",), wrong="net.hidden"),
     "fx": Family(build=lambda: torch.fx.symbolic_trace(prepared(mlp())), **OUT),
     "exported": Family(build=exported, refused=r"nn\.Module"),
-    "torchscript-traced": Family(build=traced, refused=r"give the nn\.Module it came from"),
-    "torchscript": Family(build=lambda: torch.jit.script(mlp().eval()), refused=r"give the nn\.Module it came from"),
-    "torchscript-part": Family(build=PartlyScripted, refused=r"give the nn\.Module it came from"),
+    "torchscript-traced": Family(build=traced, refused=r"pass the nn\.Module it came from"),
+    "torchscript": Family(build=lambda: torch.jit.script(mlp().eval()), refused=r"pass the nn\.Module it came from"),
+    "torchscript-part": Family(build=PartlyScripted, refused=r"pass the nn\.Module it came from"),
 }
 
 

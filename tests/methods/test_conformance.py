@@ -280,10 +280,10 @@ def test_takes_a_network_in_half_precision_and_gives_one_back(bench: Bench, name
 def test_images_of_the_wrong_classes_are_told(bench: Bench, name: str) -> None:
     request = bench.request(name, (FORGOTTEN,))
     needs, train = get_method(name).needs, bench.dataset.splits["train"]
-    odd = {"forget": "not to be forgotten", "retain": "which is to be forgotten"}
+    odd = {"forget": "but the request forgets only", "retain": "which is to be forgotten"}
     for need, words in odd.items():
         if need in needs:
-            with pytest.raises(UsageError, match=f"The images to {need} hold class .*{words}"):
+            with pytest.raises(UsageError, match=f"The images to {need} contain class .*{words}"):
                 pour.unlearn(
                     bench.original,
                     dataclasses.replace(request, **{need: train}),

@@ -143,7 +143,7 @@ def test_centroids_are_of_fifty_batches() -> None:
 
 
 def test_bad_options_are_told() -> None:
-    with pytest.raises(UsageError, match="give epochs, not steps"):
+    with pytest.raises(UsageError, match="pass epochs, not steps"):
         make_method("duck", steps=10)
     with pytest.raises(UsageError, match="retain_batches must be at least 1"):
         make_method("duck", retain_batches=0)
@@ -153,5 +153,5 @@ def test_bad_options_are_told() -> None:
         make_method("duck", stop_accuracy=5.0)
     with pytest.raises(UsageError, match=r"lambda_2 must be at least 0, but is -1.0"):
         make_method("duck", lambda_2=-1.0)
-    with pytest.raises(UsageError, match="a schedule would restart; leave it constant"):
+    with pytest.raises(UsageError, match="a schedule would restart each time; leave it constant"):
         make_method("duck", schedule="cosine")

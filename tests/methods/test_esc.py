@@ -67,8 +67,8 @@ def test_bad_options_are_told() -> None:
         make_method("esc", share=1.5)
     with pytest.raises(UsageError, match="rank must be at least 1, but is 0"):
         make_method("esc", rank=0)
-    with pytest.raises(UsageError, match="asked to remove 9 directions"):
+    with pytest.raises(UsageError, match="cannot remove 9 directions"):
         unlearn(tiny_net(), "esc", rank=9)
     few = ForgetRequest(classes=[FORGOTTEN], forget=[(torch.zeros(1, 1, 6, 6), torch.tensor([FORGOTTEN]))])
-    with pytest.raises(UsageError, match="fill only 1 of 5 dimensions"):
+    with pytest.raises(UsageError, match="span only 1 of 5 dimensions"):
         unlearn(tiny_net(), "esc", few, rank=2)

@@ -135,7 +135,7 @@ def test_the_contrastive_rate_falls_step_by_step(monkeypatch: pytest.MonkeyPatch
 
 
 def test_bad_options_are_told() -> None:
-    with pytest.raises(UsageError, match="give epochs, not steps"):
+    with pytest.raises(UsageError, match="pass epochs, not steps"):
         make_method("fcs", steps=10)
     with pytest.raises(UsageError, match="temperature must be above 0, but is -1"):
         make_method("fcs", temperature=-1.0)

@@ -48,7 +48,7 @@ def test_the_mask_is_finite_in_half_precision() -> None:
 def test_a_head_without_bias_is_told() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES, bias=False))
-    with pytest.raises(UsageError, match="'1' has no bias to hold the mask; masked-head needs one"):
+    with pytest.raises(UsageError, match="'1' has no bias for the mask; masked-head needs one"):
         unlearn(model, "masked-head", ForgetRequest(classes=[FORGOTTEN]))
 
 

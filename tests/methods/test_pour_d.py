@@ -78,7 +78,7 @@ def test_a_projection_that_leaves_the_class_is_named_as_the_cause():
         model[0].bias.zero_()
     images = torch.rand(8, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     request = ForgetRequest(classes=[0], forget=[(images, torch.zeros(8, dtype=torch.int64))])
-    with pytest.warns(UserWarning, match=r'the projection it learns leaves 100\.0% itself.*direction="decisions"'):
+    with pytest.warns(UserWarning, match=r'the projection that it learns leaves 100\.0%.*direction="decisions"'):
         pour.unlearn(model, request, method="pour-d", steps=2, lr=1e-4, device="cpu", progress=False)
 
 

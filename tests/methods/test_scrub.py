@@ -66,7 +66,7 @@ def test_the_forget_batch_decides_how_many_ascents_there_are(digits_original: to
 
 
 def test_bad_options_are_told() -> None:
-    with pytest.raises(UsageError, match="give epochs, not steps"):
+    with pytest.raises(UsageError, match="pass epochs, not steps"):
         make_method("scrub", steps=10)
     with pytest.raises(UsageError, match=r"ascent_epochs must be 0 to epochs \(3\), but is 4"):
         make_method("scrub", ascent_epochs=4)

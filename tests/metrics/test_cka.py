@@ -275,7 +275,7 @@ def test_wrong_use_says_what_is_wrong():
         linear_cka(x, y, center=False, debiased=True)
     with pytest.raises(UsageError, match="centred by construction"):
         LinearCKA(center=False, debiased=True)
-    with pytest.raises(UsageError, match="give both, or neither"):
+    with pytest.raises(UsageError, match="pass both, or neither"):
         LinearCKA(num_features_y=3)
     with pytest.raises(UsageError, match="LinearCKA is on cpu, the features on meta"):
         LinearCKA().update(x.to("meta"), y.to("meta"))

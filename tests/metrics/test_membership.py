@@ -113,7 +113,7 @@ def test_wrong_use_says_what_is_wrong():
         rmia(train[:, :4], train_labels, test, test_labels, classes=[1])
     with pytest.raises(UsageError, match="train_labels has 599 entries for 600"):
         rmia(train, train_labels[1:], test, test_labels, classes=[1])
-    with pytest.raises(UsageError, match="test_features holds NaN"):
+    with pytest.raises(UsageError, match="test_features contains NaN"):
         rmia(train, train_labels, test * float("nan"), test_labels, classes=[1])
     with pytest.raises(UsageError, match="at least 2 folds"):
         rmia(train, train_labels, test, test_labels, classes=[1], folds=1)

@@ -30,5 +30,5 @@ def test_wrong_use_says_what_is_wrong():
     good = torch.rand(5, 3)
     with pytest.raises(UsageError, match="forget_features must have shape"):
         norm_leak(good[:0], good)
-    with pytest.raises(UsageError, match="retain_features holds NaN"):
+    with pytest.raises(UsageError, match="retain_features contains NaN"):
         norm_leak(good, good * float("nan"))

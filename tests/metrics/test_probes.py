@@ -103,14 +103,14 @@ def test_a_rare_forgotten_class_is_still_found_by_neighbours():
 @pytest.mark.parametrize("probe", [linear_probe, knn_probe])
 def test_wrong_use_says_what_is_wrong(probe):
     (train, labels, test, _), _ = data()
-    with pytest.raises(UsageError, match="training split holds 0 images of the forgotten classes"):
+    with pytest.raises(UsageError, match="training split contains 0 images of the forgotten classes"):
         probe(train, labels, test, labels, classes=[7])
-    with pytest.raises(UsageError, match=r"test split holds 300 images.* and 0 of others"):
+    with pytest.raises(UsageError, match=r"test split contains 300 images.* and 0 of others"):
         probe(train, labels, test, torch.zeros_like(labels), classes=[0])
     nearest = probe(train, labels, test, labels, classes=[0]).nearest_class
     with pytest.raises(UsageError, match=f"no image of class {nearest}"):
         probe(train, labels, test, torch.where(labels == nearest, 9, labels), classes=[0])
-    with pytest.raises(UsageError, match="train_features holds NaN"):
+    with pytest.raises(UsageError, match="train_features contains NaN"):
         probe(train / 0, labels, test, labels, classes=[0])
     with pytest.raises(UsageError, match="same model"):
         probe(train, labels, test[:, :3], labels, classes=[0])

@@ -240,10 +240,10 @@ def test_batches_of_transformers_are_examples(kind: Any) -> None:
     batch = kind({"pixel_values": IMAGES, "labels": torch.tensor([0, 1, 2])})
     forgotten = forget(Loss(), [1], example=batch)
     assert (scores_of(forgotten(**batch))[:, 1] == -1e15).all()
-    with pytest.raises(UsageError, match="it contains images and labels, so give the images alone"):
+    with pytest.raises(UsageError, match="it contains images and labels, so pass the images alone"):
         find_head(nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), example=(IMAGES, torch.tensor([0, 1, 2])))
 
 
 def test_a_single_score_is_explained() -> None:
-    with pytest.raises(UsageError, match=r"'2' gives a single score.*nn.Linear with two rows"):
+    with pytest.raises(UsageError, match=r"'2' returns a single score.*nn.Linear with two rows"):
         forget(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)), [0])

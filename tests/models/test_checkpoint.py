@@ -206,17 +206,17 @@ def test_missing_files_and_missing_architectures(small: nn.Module, tmp_path: Pat
     for read in (load, read_header, read_state_dict):
         with pytest.raises(UsageError, match=r"There is no file"):
             read(tmp_path / "nothing.safetensors")
-    with pytest.raises(UsageError, match=r"pass the model it belongs to"):
+    with pytest.raises(UsageError, match=r"pass a model of the same architecture"):
         load(save(small, tmp_path / "m.safetensors"))
     save_file({"w": torch.zeros(2)}, tmp_path / "plain.safetensors")
     assert read_header(tmp_path / "plain.safetensors") is None
-    with pytest.raises(UsageError, match=r"pass the model it belongs to"):
+    with pytest.raises(UsageError, match=r"pass a model of the same architecture"):
         load(tmp_path / "plain.safetensors")
 
 
 def test_another_architecture_is_named(small: nn.Module, tmp_path: Path) -> None:
     path = save(small, tmp_path / "m.safetensors")
-    sentence = r"missing hidden.weight, hidden.bias.* and 1 more; unexpected blocks.0.*and \d+ more; give the network"
+    sentence = r"missing hidden.weight, hidden.bias.* and 1 more; unexpected blocks.0.*and \d+ more; pass the network"
     with pytest.raises(UsageError, match=sentence):
         load(path, mlp())
     wider = ResNet(CLASSES + 1, width=4, blocks=(1, 1))
@@ -278,10 +278,10 @@ def test_files_with_foreign_objects_are_not_unpickled(small: nn.Module, tmp_path
     with pytest.raises(UsageError, match=r"weights, thing is no tensor; save model.state_dict"):
         load(path, small)
     torch.save(small, path)
-    with pytest.raises(UsageError, match=r"holds a ResNet, not a state dict"):
+    with pytest.raises(UsageError, match=r"contains a ResNet, not a state dict"):
         load(path, small)
     torch.save({"a": Foreign()}, path, _use_new_zipfile_serialization=False)
-    with pytest.raises(UsageError, match=r"old format and holds more than tensors"):
+    with pytest.raises(UsageError, match=r"old format and contains more than tensors"):
         load(path, small)
     path.write_bytes(pickle.dumps({"a": Foreign()}))
     with pytest.raises(UsageError, match=r"more than tensors|cannot be read"):
@@ -290,7 +290,7 @@ def test_files_with_foreign_objects_are_not_unpickled(small: nn.Module, tmp_path
     with pytest.raises(UsageError, match=r"b is no tensor"):
         load(path, small)
     torch.save([1, 2], path)
-    with pytest.raises(UsageError, match=r"holds a list"):
+    with pytest.raises(UsageError, match=r"contains a list"):
         load(path, small)
     torch.save(small.state_dict(), path)
     path.write_bytes(path.read_bytes()[:500])

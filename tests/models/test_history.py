@@ -126,7 +126,7 @@ def test_reading_leaves_no_mark_on_a_model() -> None:
 
 @pytest.mark.parametrize("odd", ["model.safetensors", None, torch.zeros(2)])
 def test_what_is_no_model_is_told(odd: object) -> None:
-    with pytest.raises(UsageError, match=f"not a {type(odd).__name__}; pour.load opens"):
+    with pytest.raises(UsageError, match=f"not a {type(odd).__name__}; open the file of a model with pour.load"):
         forget(odd, [0])  # type: ignore[arg-type]
 
 

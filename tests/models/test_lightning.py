@@ -133,7 +133,7 @@ def test_what_differs_is_named_without_the_prefix(net: nn.Module, tmp_path: Path
     sentence = str(caught.value)
     assert "of another shape fc.weight (5, 4) instead of (7, 4), fc.bias" in sentence
     assert "missing" not in sentence
-    assert "give the network that it was saved from" in sentence
+    assert "pass the network of the saved model" in sentence
 
 
 def test_a_head_of_another_width_starts_anew(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_head_of_another_width_starts_anew(tmp_path: Path) -> None:
 
     trained = build_model("resnet-digits", 10, in_channels=1)
     torch.save(lightning_checkpoint(prefixed(trained.state_dict(), "model.")), tmp_path / "m.ckpt")
-    with pytest.warns(UserWarning, match=r"holds no classifier for 4 classes"):
+    with pytest.warns(UserWarning, match=r"contains no classifier for 4 classes"):
         found = build_model("resnet-digits", 4, in_channels=1, weights=tmp_path / "m.ckpt")
     assert torch.equal(found.stem[0].weight, trained.stem[0].weight)  # type: ignore[index, union-attr]
 

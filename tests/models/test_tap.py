@@ -109,11 +109,11 @@ def test_compiled_models_are_tapped(small: nn.Module, images: Tensor) -> None:
 @pytest.mark.parametrize(
     ("batches", "sentence"),
     [
-        ([], "no images"),
+        ([], "batches are empty"),
         ([torch.zeros(2, 3, 32, 32)], "pairs of images and labels"),
         ([(torch.zeros(2, 3, 32, 32), torch.zeros(3, dtype=torch.long))], "has images of shape"),
         ([("a", torch.zeros(1))], "must be a tensor"),
-        ([(torch.zeros(2, 3, 32, 32, dtype=torch.int64), torch.zeros(2, dtype=torch.long))], "give uint8"),
+        ([(torch.zeros(2, 3, 32, 32, dtype=torch.int64), torch.zeros(2, dtype=torch.long))], "pass uint8"),
     ],
 )
 def test_bad_batches(batches, sentence: str, small: nn.Module) -> None:

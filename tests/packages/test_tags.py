@@ -129,7 +129,7 @@ for method, options in [("pour-d", {"steps": 3}), ("pour-d", {"steps": 3, "direc
             forgotten = pour.unlearn(model, request, method=method, device="cpu", progress=False, force=True, **options)
             states.append(forgotten.state_dict())
         assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
-with pytest.raises(UsageError, match=r"have the shape \\(1442, 4\\); give one label per image"):
+with pytest.raises(UsageError, match=r"have the shape \\(1442, 4\\); pass one label per image"):
     data = {"forget": train, "retain": train.without([2])}
     pour.unlearn(model, classes=[2], method="finetune", device="cpu", force=True, **data)
 """

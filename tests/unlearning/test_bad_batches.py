@@ -19,13 +19,13 @@ BAD = {
     "infinite": (INF, BROKEN),
     "channels last": (
         IMAGES.permute(0, 2, 3, 1),
-        r"^The model cannot run on images of shape \(\d+, 8, 8, 3\): the channels are last; give "
+        r"^The model cannot run on images of shape \(\d+, 8, 8, 3\): the channels are last; pass "
         r"images\.permute\(0, 3, 1, 2\)\.$",
     ),
-    "no channels": (IMAGES[:, 0], r"the images have no channels, and the model takes 3; give images\.unsqueeze\(1\)"),
-    "two channels": (IMAGES[:, :2], r"the images have 2 channels, and the model takes 3; give images with 3 channels"),
+    "no channels": (IMAGES[:, 0], r"the images have no channels, and the model takes 3; pass images\.unsqueeze\(1\)"),
+    "two channels": (IMAGES[:, :2], r"the images have 2 channels, and the model takes 3; pass images with 3 channels"),
     "meta": (IMAGES.to("meta"), r"^The images of a batch are on the device meta and have no values;"),
-    "whole numbers": ((IMAGES * 255).long(), r"^Images are torch\.int64; give uint8 from 0 to 255 or floats"),
+    "whole numbers": ((IMAGES * 255).long(), r"^Images are torch\.int64; pass uint8 from 0 to 255 or floats"),
     "none": (IMAGES[:0], r"^A batch has no images; leave empty batches out\.$"),
 }
 
@@ -69,19 +69,19 @@ def test_an_audit_refuses_images_that_are_not_finite(name):
 
 
 def test_colour_images_for_a_grey_model():
-    with pytest.raises(pour.UsageError, match=r"the model takes grey images; give images\.mean\(dim=1, keepdim=True\)"):
+    with pytest.raises(pour.UsageError, match=r"the model takes grey images; pass images\.mean\(dim=1, keepdim=True\)"):
         unlearn(IMAGES, model=network(channels=1))
 
 
 def test_grey_images_for_a_colour_model():
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 8), torch.nn.Flatten(), torch.nn.Linear(4, 4))
-    with pytest.raises(pour.UsageError, match=r"are grey, and the model takes 3 channels; give images\.expand"):
+    with pytest.raises(pour.UsageError, match=r"are grey, and the model takes 3 channels; pass images\.expand"):
         unlearn(IMAGES[:, :1], model=model)
 
 
 @pytest.mark.parametrize("example", [IMAGES.permute(0, 2, 3, 1), IMAGES.double(), IMAGES.to("meta"), IMAGES[:0]])
 def test_an_example_that_the_model_does_not_take(example):
-    with pytest.raises(pour.UsageError, match=r"example=.*(give|move)") as error:
+    with pytest.raises(pour.UsageError, match=r"example=.*(pass|move)") as error:
         pour.forget(network(), classes=[1], example=example)
     assert "size of tensor" not in str(error.value)
     assert "scalar type" not in str(error.value)
@@ -98,7 +98,7 @@ def test_a_label_outside_of_the_classes(label):
 
 
 def test_labels_that_are_no_indices():
-    sentence = r"^The labels of a batch are torch\.float32 of shape \(16,\); give class indices, a whole number"
+    sentence = r"^The labels of a batch are torch\.float32 of shape \(16,\); pass class indices, a whole number"
     data, original = [(IMAGES, LABELS.float())], network()
     with pytest.raises(pour.UsageError, match=sentence):
         unlearn(*data[0])

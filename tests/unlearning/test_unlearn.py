@@ -185,8 +185,8 @@ def test_images_that_cannot_be_read_are_told(method: str) -> None:
     batches = [(torch.rand(3, 1, 6, 6), torch.full((3,), 2))]
     for forget, words in (
         (list(loader().dataset), r"single samples, not batches"),
-        (iter(batches), "read more than once"),
-        ([], "holds no batches"),
+        (iter(batches), "can be read only once"),
+        ([], "contains no batches"),
         ([{"image": torch.rand(3)}], "fields image, none of which is known for labels"),
         ([(torch.rand(3, 2, 6, 6), torch.full((3,), 2))], r"cannot run on images of shape \(3, 2, 6, 6\) \(mat1"),
     ):
@@ -253,11 +253,11 @@ def test_classes_in_another_order_are_refused(digits_splits: Splits, digits_orig
         asked(digits_splits)
     set_class_names(model, letters[::-1])
     with pytest.raises(
-        UsageError, match="Class 0 is 'j' to the model and 'a' in the data: the same classes in another"
+        UsageError, match="Class 0 is 'j' in the model and 'a' in the data: the same classes in another"
     ):
         asked(splits)
     set_class_names(model, [letter.upper() for letter in letters])
-    with pytest.warns(UserWarning, match="Class 0 is 'A' to the model and 'a' in the data; make sure"):
+    with pytest.warns(UserWarning, match="Class 0 is 'A' in the model and 'a' in the data; make sure"):
         asked(splits)
 
 
@@ -386,9 +386,9 @@ def test_all_but_one_class_are_never_forgotten_one_after_the_other() -> None:
     model = tiny_net()
     for label in (0, 1):
         model = pour.fold(pour.forget(model, [label]))
-    with pytest.raises(UsageError, match="after the 2 forgotten before would leave one class"):
+    with pytest.raises(UsageError, match="after the 2 forgotten earlier would leave one class"):
         pour.forget(model, [2])
-    with pytest.raises(UsageError, match="after the 2 forgotten before would leave one class"):
+    with pytest.raises(UsageError, match="after the 2 forgotten earlier would leave one class"):
         pour.unlearn(model, small_request(), method="delete", device="cpu", progress=False)
 
 

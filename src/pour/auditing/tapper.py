@@ -342,7 +342,7 @@ def _plain(value: object) -> object:
 
 def _projected_weight(head: Head) -> Tensor:
     """Return the head's weight, projected like the features; the decisions stay the same."""
-    if head.beside:
+    if head.further_heads:
         return torch.cat([_projected_weight(each) for each in head.each], dim=1) / len(head.each)
     projector = head.module.projector if isinstance(head.module, ProjectedHead) else None
     weight = head.weight.float()

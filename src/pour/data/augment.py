@@ -1,4 +1,4 @@
-"""Random moves of images, and of scenes with their masks, on the device."""
+"""Random augmentation of images, and of scenes with their masks, on the device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IGNORED = 255
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Augment:
-    """Random moves of images: shift each one with a reflected border, and mirror half of them.
+    """Random moves of images: shift each image with a reflected border, and mirror half of the images.
 
     Examples:
         >>> Augment.for_images(32)
@@ -42,11 +42,11 @@ class Augment:
 
     @classmethod
     def for_images(cls, side: int, *, flip: bool = True) -> Augment:
-        """Return the usual shift for images of this size: an eighth of the side, 4 pixels at 32."""
+        """Return moves with the usual shift for images of this size: an eighth of the side, 4 pixels at 32."""
         return cls(padding=side // 8, flip=flip)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw the moves of `count` images: (count, 3) of shift down, shift right, mirror or not."""
+        """Return random moves of `count` images, (count, 3): shift down, shift right, and 1 for a mirrored image."""
         shift = torch.randint(-self.padding, self.padding + 1, (count, 2), generator=generator)
         mirror = torch.randint(0, 2 if self.flip else 1, (count, 1), generator=generator)
         return torch.cat([shift, mirror], dim=1)
@@ -81,12 +81,12 @@ class SceneAugment:
         if not 0 < self.smallest <= self.largest:
             raise UsageError(f"Scales must be above 0 and in order, but are {self.smallest} and {self.largest}.")
         if not 0 <= self.light < 1:
-            raise UsageError(f"The change of light is 0 or more and below 1, but is {self.light}.")
+            raise UsageError(f"The change of light must be at least 0 and below 1, but is {self.light}.")
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw the moves of `count` scenes: (count, 6) of scale, down, right, mirror, contrast, light."""
+        """Return random moves of `count` scenes, (count, 6): scale, down, right, mirror, contrast, light."""
         uniform = torch.rand(count, 6, generator=generator)
-        # Even on a logarithmic axis, so that halving is as likely as doubling.
+        # Scales are uniform on a logarithmic axis, so that halving is as likely as doubling.
         uniform[:, 0] = self.smallest * (self.largest / self.smallest) ** uniform[:, 0]
         uniform[:, 3] = (uniform[:, 3] < 0.5 * self.flip).float()
         uniform[:, 4] = 1 + self.light * (2 * uniform[:, 4] - 1)

@@ -1,4 +1,4 @@
-"""Images as uint8 arrays or in files, with labels, class names and where they come from."""
+"""Images as uint8 arrays or in files, with labels, class names and facts about the dataset."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ LabelArray: TypeAlias = NDArray[np.int64]
 class ImageSamples:
     """Images in memory or in files, with one label or one mask each.
 
-    Samples made by `take` keep row numbers and share the images of their source. Their `images` are copied or
-    decoded each time they are read.
+    Samples from `take` store row numbers and share the images of their source. Each access to their `images` copies or
+    decodes them.
     """
 
     __slots__ = ("index", "labels", "source")
@@ -40,7 +40,7 @@ class ImageSamples:
     void: ClassVar[int | None] = None
     """Label of void pixels."""
     source: ImageArray | StoredImages
-    """Images of which the samples are the rows in `index`."""
+    """Images; the samples are the rows `index`."""
     labels: NDArray[Any]
     """Labels or masks of the samples."""
     index: LabelArray | None
@@ -48,7 +48,7 @@ class ImageSamples:
 
     @property
     def images(self) -> ImageArray:
-        """The images; a copy if they are a selection of the source. Of images in files, all are decoded."""
+        """Images of the samples. A selection is copied, and images in files are decoded at each access."""
         if self.index is None and not isinstance(self.source, StoredImages):
             return self.source
         return self.source[slice(None) if self.index is None else self.index]
@@ -60,7 +60,7 @@ class ImageSamples:
         return height, width, channels
 
     def take(self, rows: LabelArray) -> Self:
-        """Return some of the samples in this order; no image is copied.
+        """Return the samples `rows` in this order. No image is copied.
 
         Args:
             rows: Indices, or a boolean for each image.
@@ -93,8 +93,8 @@ class ImageSamples:
     ) -> EpochLoader:
         """Return a loader of (images, labels), see `IndexedSamples`.
 
-        Images in files that are shuffled, as training does in every epoch, are first read into memory if they fit
-        (`KEPT_BYTES`).
+        If images in files are shuffled, as in training, they are first read into memory, unless they take more than
+        `KEPT_BYTES`.
         """
         from pour.data.loader import DeviceLoader, FileLoader
 
@@ -153,7 +153,7 @@ class ImageSplit(ImageSamples):
         self.index = None
 
     def without(self, classes: Collection[int]) -> Self:
-        """Return the images of other classes; no image is copied.
+        """Return the images of all classes except `classes`. No image is copied.
 
         Examples:
             >>> ImageSplit(np.zeros((3, 8, 8, 1), np.uint8), np.array([0, 1, 0])).without([0])
@@ -169,7 +169,7 @@ class ImageSplit(ImageSamples):
 
 
 def join_splits(splits: Sequence[ImageSplit]) -> ImageSplit:
-    """Return the images of several splits, one split after another. Files are not read, and shared images not copied.
+    """Return one split with the images of several splits in order. Files are not read, and shared images not copied.
 
     Examples:
         >>> split = ImageSplit(np.zeros((3, 8, 8, 1), np.uint8), np.array([0, 1, 0]))
@@ -185,7 +185,7 @@ def join_splits(splits: Sequence[ImageSplit]) -> ImageSplit:
         return joined
     stored = [split.source for split in splits if isinstance(split.source, StoredImages)]
     if len(stored) == len(splits) and len({(source.image_shape, source.size) for source in stored}) == 1:
-        files = [source.files[row] for source, chosen in zip(stored, rows, strict=True) for row in chosen]
+        files = [source.files[row] for source, indices in zip(stored, rows, strict=True) for row in indices]
         return ImageSplit(StoredImages(files, stored[0].image_shape, size=stored[0].size), labels)
     return ImageSplit(np.concatenate([split.images for split in splits]), labels)
 
@@ -203,9 +203,9 @@ class ImageDataset:
 
     name: str
     classes: tuple[str, ...]
-    """Class names; the position is the label."""
+    """Class names in the order of the labels."""
     splits: Mapping[str, ImageSplit]
-    """`"train"`, `"test"`, and extra test sets under their own names, such as `"external"`."""
+    """Splits by name: `"train"`, `"test"`, and further test sets under other names, such as `"external"`."""
     info: DatasetInfo = field(default=OWN_DATA, repr=False)
 
     def __post_init__(self) -> None:
@@ -237,7 +237,9 @@ class ImageDataset:
 
     def _check_classes(self) -> None:
         if len(self.classes) < 2:
-            raise UsageError(f"{self.name} has {len(self.classes)} class; classification needs at least two.")
+            raise UsageError(
+                f"{self.name} has {len(self.classes)} class, but classification needs at least two; add one."
+            )
         if not all(isinstance(name, str) and name for name in self.classes):
             raise UsageError(f"The class names of {self.name} must be non-empty strings, not {self.classes}.")
         twice = [name for name, count in Counter(self.classes).items() if count > 1]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["split_digest"]
 
 _IMAGES_PER_PART = 4096
-# A divisor of the images per part. Few, because the images of a batch are in memory together.
+# The number divides the images per part. It is small, because all images of a batch are in memory together.
 _IMAGES_PER_BATCH = 256
 
 

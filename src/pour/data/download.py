@@ -23,8 +23,8 @@ _MEGABYTE = 10**6
 def fetch(file: RemoteFile, folder: Path, *, progress: bool = True) -> Path:
     """Download `file` into `folder` if it is missing, and return its path.
 
-    The file gets its name after its checksum is verified. After a broken connection, a hidden `.part` file contains
-    the received bytes, and the next call resumes it.
+    The file is renamed to its final name after its checksum is verified. If the connection breaks, a hidden `.part`
+    file contains the received bytes, and the next call resumes the download.
 
     Raises:
         UsageError: pooch is not installed.
@@ -55,18 +55,18 @@ def fetch(file: RemoteFile, folder: Path, *, progress: bool = True) -> Path:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             part.unlink(missing_ok=True)
         raise PourError(
-            f"Could not write {target}: {error.strerror or error}; no half-written file was left."
+            f"Could not write {target}: {error.strerror or error}; free space or choose another folder (no partial "
+            "file remains)."
         ) from error
     except ValueError as error:  # pooch reports a wrong checksum after removing the file
         raise PourError(
-            f"What came from {file.url} is not the expected file (its checksum is not {file.checksum}) and was "
-            f"removed; try again, {by_hand}."
+            f"The file from {file.url} has another checksum than {file.checksum} and was removed; try again, {by_hand}."
         ) from error
     return target
 
 
 def _resume(url: str, output_file: str, part: Path, title: str, *, progress: bool) -> None:
-    """Download `url` to `output_file`: keep the received bytes in `part`, and request only the missing ones."""
+    """Download `url` to `output_file`. Request only the bytes that are missing in the file `part`."""
     import requests
 
     have = part.stat().st_size if part.exists() else 0
@@ -74,7 +74,7 @@ def _resume(url: str, output_file: str, part: Path, title: str, *, progress: boo
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
         if response.status_code == requests.codes.requested_range_not_satisfiable:
-            # The part is complete or belongs to another file, which its checksum will show.
+            # The part is complete or belongs to another file. The checksum is verified later.
             part.replace(output_file)
             return
         response.raise_for_status()

@@ -18,7 +18,7 @@ _TEST_SHARE = 5
 
 
 def rows_per_class(labels: LabelArray, counts: Mapping[int, int], generator: np.random.Generator) -> LabelArray:
-    """Draw at most `counts[label]` rows of each class, class after class in the order of `counts`.
+    """Return at most `counts[label]` random rows of each class, class by class in the order of `counts`.
 
     Examples:
         >>> rows_per_class(np.array([0, 1, 1, 2]), {1: 5, 0: 1}, np.random.default_rng(0)).tolist()
@@ -29,7 +29,7 @@ def rows_per_class(labels: LabelArray, counts: Mapping[int, int], generator: np.
 
 
 def stratified_rows(labels: LabelArray, count: int, seed: int) -> LabelArray:
-    """Draw `count` rows in the classes' proportions and sort them.
+    """Return `count` random rows in the classes' proportions, sorted.
 
     Every class gets at least one row if `count` allows it. All rows are returned if there are at most `count`.
 
@@ -42,7 +42,7 @@ def stratified_rows(labels: LabelArray, count: int, seed: int) -> LabelArray:
         return np.arange(len(labels))
     order = np.random.default_rng(seed).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
-    # The places are evenly spaced over the rows sorted by class, so each class's share is exact to within one row.
+    # The places are evenly spaced over the rows sorted by class, so the share of each class is off by at most one row.
     places = ((np.arange(count) + 0.5) * len(labels) / count).astype(np.int64)
     present, first = np.unique(labels[order], return_index=True)
     missing = first[~np.isin(present, labels[order[places]])]
@@ -52,13 +52,13 @@ def stratified_rows(labels: LabelArray, count: int, seed: int) -> LabelArray:
 
 
 def set_apart(labels: LabelArray, names: Sequence[bytes]) -> tuple[LabelArray, LabelArray]:
-    """Return the rows of training samples and of a fifth of each class for testing, which the names decide.
+    """Return the rows for training, and the rows of a fifth of each class for testing.
 
-    So a sample stays on its side when others are added elsewhere.
+    A digest of the names decides the rows. So a sample remains in its part if samples are added to other classes.
 
     Args:
         labels: Class of each sample.
-        names: Name of each sample, such as that of its file.
+        names: Name of each sample, such as the name of its file.
 
     Examples:
         >>> [rows.tolist() for rows in set_apart(np.zeros(5, int), [b"a", b"b", b"c", b"d", b"e"])]

@@ -40,12 +40,12 @@ class DatasetInfo:
     """Kind of labels: `classification`, `segmentation`, or the name of another package's task."""
     licence: str = "not stated"
     citation: str = ""
-    """Reference to the paper or report that introduced it."""
+    """Reference to the paper or report that introduced the dataset."""
     homepage: str = ""
     files: tuple[RemoteFile, ...] = ()
-    """Files to download; empty if it comes with a package or has to be fetched by hand."""
+    """Files to download. Empty if the dataset comes with a package or must be fetched by hand."""
     needs: str = ""
-    """Packages and files that it needs, as a phrase."""
+    """Packages and files that the dataset needs, as a phrase."""
     mirrors: bool = True
     """Whether a mirrored image still shows its class, unlike a digit."""
     classes: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ NO_LABEL = -100
 
 _SHARE_OF_FREE_MEMORY = 0.25
 _CHUNK_BYTES = 512 * 2**20
-# Batches that are decoded while the model works on one.
+# Number of batches that are decoded while the model works on another batch.
 _AHEAD = 2
 
 
@@ -110,7 +110,7 @@ class EpochLoader(ABC):
         return self.epoch(epoch)
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches of epoch `number`, the same ones at every call."""
+        """Yield the batches of epoch `number`, the same at every call."""
         order, moves = self._draw(number)
         usable = len(self) * self.batch_size if self._drop_last else self.num_images
         step = self.samples_per_read
@@ -119,7 +119,7 @@ class EpochLoader(ABC):
             yield from zip(torch.split(images, self.batch_size), torch.split(labels, self.batch_size), strict=True)
 
     def _reads(self, parts: Sequence[tuple[Tensor, Tensor | None]]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield what `read` returns for the indices and moves of each part."""
+        """Yield the result of `read` for the indices and moves of each part."""
         return (self.read(order, moves) for order, moves in parts)
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor | None]:
@@ -132,7 +132,7 @@ class EpochLoader(ABC):
 
 
 class DeviceLoader(EpochLoader):
-    """Batches of images, which stay on the device if they fit and are otherwise copied there in chunks.
+    """Batches of images, which are kept on the device if they fit and are otherwise copied to it in chunks.
 
     Args:
         images: Images, (n, H, W, C) uint8.
@@ -146,8 +146,8 @@ class DeviceLoader(EpochLoader):
         resident: Keep the images on the device; by default if they take at most a quarter of its free memory.
         void: Label that becomes `NO_LABEL` in the batches.
 
-    Iterating gives `(images, labels)`: (b, C, H, W), uint8 in channels-last memory or moved scenes as floats in
-    [0, 1], and int64 labels.
+    A batch is a pair `(images, labels)`. Images are (b, C, H, W), uint8 in channels-last memory, or floats in [0, 1]
+    for moved scenes. Labels are int64.
 
     Examples:
         >>> loader = DeviceLoader(np.zeros((10, 8, 8, 1), np.uint8), np.arange(10) % 2, batch_size=4, device="cpu")
@@ -207,10 +207,10 @@ class DeviceLoader(EpochLoader):
 
 
 class FileLoader(EpochLoader):
-    """Batches of images in files, decoded by threads; while a GPU works on a batch, they decode the following ones.
+    """Batches of images in files, decoded by threads. While a GPU works on a batch, they decode the following batches.
 
     Args:
-        images: The images.
+        images: Images in files.
         rows: Rows of `images` that the loader reads.
         labels: Labels of these rows.
         options: Options of `EpochLoader`.
@@ -227,10 +227,10 @@ class FileLoader(EpochLoader):
         return self._placed(self._images[self._rows[order.numpy()]], order, moves)
 
     def _reads(self, parts: Sequence[tuple[Tensor, Tensor | None]]) -> Iterator[tuple[Tensor, Tensor]]:
-        # On a CPU the model itself uses all cores, and would wait for cores that decode.
+        # On a CPU nothing is decoded ahead, because the model uses all cores and would wait for the decoding cores.
         ahead = 0 if self.device.type == "cpu" else _AHEAD
         waiting: deque[Future[np.ndarray]] = deque()
-        # A batch is decoded by the threads of one pool, and asked for by the thread of the other.
+        # The threads of one pool decode the images, and the thread of the other pool requests the batches.
         with decoding_threads() as decoders, ThreadPoolExecutor(1) as reader:
             try:
                 following = iter(parts)

@@ -57,7 +57,7 @@ _SIZED = re.compile(r"(.+)@(\d+)(?:x(\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class DatasetStatus:
-    """Facts about a dataset with a name, and its place on this machine."""
+    """Facts about a named dataset, and the path of its files on this machine."""
 
     info: DatasetInfo
     present: bool
@@ -76,10 +76,10 @@ class NamedDataset:
 
     info: DatasetInfo
     read: Callable[[Path], Any]
-    """Function from the path that `find` returned to the dataset. Without `find` it gets the data folder."""
+    """Function that reads the dataset from the path that `find` returned. Without `find` it gets the data folder."""
     find: Callable[[Path], Path | None] | None = None
-    """Function from the data folder to the path of the files, or to None if they are absent. None if no files are
-    needed."""
+    """Function that returns the path of the files under the data folder, or None if they are absent. None if no files
+    are needed."""
 
 
 _DATASETS: dict[str, NamedDataset] = {
@@ -115,16 +115,16 @@ def _all_datasets() -> dict[str, NamedDataset]:
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """Return the data folder: `root`, else `POUR_DATA` from the environment, else `~/.cache/pour`."""
+    """Return the data folder: `root`, otherwise `POUR_DATA` from the environment, otherwise `~/.cache/pour`."""
     named = root or os.environ.get("POUR_DATA")
     path = Path(named).expanduser() if named else Path.home() / ".cache" / "pour"
     if path.is_file():
-        raise UsageError(f"The data folder {path} is a file; give the folder that holds it.")
+        raise UsageError(f"The data folder {path} is a file; pass the folder that contains it.")
     return path
 
 
 def list_datasets(root: str | os.PathLike[str] | None = None) -> list[DatasetStatus]:
-    """Return every dataset with a name, and where it is under the data folder.
+    """Return every named dataset with the path of its files under the data folder.
 
     Examples:
         >>> [status.present for status in list_datasets("/nowhere") if status.info.name == "digits"]
@@ -145,9 +145,9 @@ def load_dataset(
 
     Args:
         name: A name from `list_datasets`; the path of a `.npz` file; or the path of a folder with one folder of
-            images per class. `PATH@SIZE` and `PATH@HEIGHTxWIDTH` scale the images. `folder:PATH` is a folder that
-            has the name of a dataset.
-        root: The data folder, by default `POUR_DATA` or `~/.cache/pour`.
+            images per class. `PATH@SIZE` and `PATH@HEIGHTxWIDTH` scale the images. Use `folder:PATH` for a folder with
+            the name of a dataset.
+        root: Data folder, by default `POUR_DATA` or `~/.cache/pour`.
         download: Download missing files.
 
     Raises:
@@ -210,10 +210,10 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, downl
 
 def _unknown(name: str, names: list[str]) -> UsageError:
     if name in _REFUSED:
-        return UsageError(f"{name} is not offered: {_REFUSED[name]}.")
+        return UsageError(f"{name} is not available: {_REFUSED[name]}.")
     if Path(name).name != name:
         return UsageError(
-            f"There is no folder {name}; give the path of a folder, FILE.npz, or one of {', '.join(names)}."
+            f"There is no folder {name}; pass the path of a folder, FILE.npz, or one of {', '.join(names)}."
         )
     hint = nearest_name(name, names, f"known are {', '.join(names)}, the path of a folder and FILE.npz.")
     return UsageError(f"There is no dataset {name!r}; {hint}")
@@ -259,7 +259,7 @@ def _read_npz(path: Path) -> ImageDataset:
     # MedMNIST's larger versions are called pathmnist_64.npz and so on.
     name = re.sub(r"_\d+$", "", path.stem)
     if name in _REFUSED:
-        raise UsageError(f"{name} is not offered: {_REFUSED[name]}.")
+        raise UsageError(f"{name} is not available: {_REFUSED[name]}.")
     if name in (*MEDMNIST, CIFAR10.info.name, CIFAR100.info.name):
         dataset: ImageDataset = _DATASETS[name].read(path)
         return dataset

@@ -1,11 +1,11 @@
-"""Labelled samples: data that can be read in batches, and data whose samples can also be chosen by index.
+"""Labelled samples: data that can be read in batches, and data whose samples can also be selected by index.
 
-A user's `DataLoader` can only be read, and each reading may shuffle or augment. Images in memory, scenes and torch
-datasets are *indexed samples*: they have a length, labels and rows.
+A user's `DataLoader` can only be read in batches, and each reading may shuffle or augment. Images in memory, scenes and
+torch datasets are *indexed samples*: they have a length, labels and rows.
 
-A batch, and a sample of a dataset, is a pair of images and labels, or has them as fields with the usual names: a
-dictionary, as transformers and datasets of Hugging Face give, a named tuple or a dataclass. The model gets the images
-alone, as its first argument.
+A batch, and a sample of a dataset, is a pair of images and labels, or an object with fields of the usual names: a
+dictionary (as in datasets of Hugging Face), a named tuple or a dataclass. The model gets the images alone, as its first
+argument.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ __all__ = [
 ]
 
 Batches: TypeAlias = "Iterable[tuple[Tensor, Tensor]]"
-"""Pairs of inputs and labels, such as a DataLoader gives. Each iteration is one reading of the data."""
+"""Pairs of inputs and labels, as a DataLoader yields them. Each iteration is one reading of the data."""
 
 _SAMPLES_PER_PART = 4096
 _IMAGES = ("pixel_values", "images", "image", "img", "inputs", "input", "x")
 _LABELS = ("labels", "label", "targets", "target", "y")
-# Endings of the names of inputs that change what a model makes of the images.
+# Endings of the names of further inputs, which change the model's output for the same images.
 _FURTHER_INPUTS = ("mask", "masked_pos", "input_ids")
-# A seed that no caller is likely to have set: images that random augmentation changes differ from a later reading.
+# No caller is likely to use this seed. So random augmentation does not repeat these draws in a later reading.
 _SEED_OF_FIRST_BATCH = 0x706F7572
 
 
 class IndexedSamples(Protocol):
-    """Samples that can be counted, chosen by index, filtered by class and read in any order."""
+    """Samples that can be counted, selected by index, filtered by class and read in any order."""
 
     @property
     def images(self) -> NDArray[np.uint8]:
@@ -112,7 +112,7 @@ def is_indexed(data: object) -> TypeIs[IndexedSamples]:
 
 
 def as_samples(data: Any) -> IndexedSamples | Batches:
-    """Return indexed samples if `data` has them or is a dataset with indices, otherwise `data` itself.
+    """Return `data` as indexed samples if it is a dataset with indices, otherwise `data` itself.
 
     Raises:
         UsageError: `data` can neither be indexed nor iterated more than once.
@@ -121,29 +121,29 @@ def as_samples(data: Any) -> IndexedSamples | Batches:
         return data
     if isinstance(data, Tensor | np.ndarray | str):
         raise UsageError(
-            f"Data are images with labels, and a {type(data).__name__} alone is neither a dataset nor a loader; give "
+            f"Data are images with labels, and a {type(data).__name__} alone is neither a dataset nor a loader; pass "
             "torch.utils.data.TensorDataset(images, labels), or another dataset or DataLoader."
         )
     if isinstance(data, list | tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
-        raise UsageError("Data are a pair of tensors; give torch.utils.data.TensorDataset(images, labels).")
+        raise UsageError("Data are a pair of tensors; pass torch.utils.data.TensorDataset(images, labels).")
     if isinstance(data, Mapping):
         raise UsageError("Data are one batch, not a loader of batches; put it into a list.")
     if not isinstance(data, list | tuple | IterableDataset) and hasattr(data, "__getitem__"):
         if hasattr(data, "__len__"):
             return DatasetSamples(data)
         if not hasattr(data, "__iter__"):
-            raise UsageError(f"The dataset {type(data).__name__} has no length; give it the method __len__.")
+            raise UsageError(f"The dataset {type(data).__name__} has no length; add the method __len__ to it.")
     if not hasattr(data, "__iter__"):
         raise UsageError(f"Data must be a dataset or a loader of batches, not a {type(data).__name__}.")
     # Calling iter() would draw the random seed of a DataLoader.
     if hasattr(data, "__next__"):
-        raise UsageError("The data must be batches that can be read more than once, such as a DataLoader.")
+        raise UsageError("The data can be read only once; pass batches that can be read again, such as a DataLoader.")
     batches: Batches = data
     return batches
 
 
 def as_batches(data: Any, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Return the batches of one reading of any data: a dataset, a loader, or an iterator, which is read to its end.
+    """Return the batches of one reading of a dataset, a loader or an iterator.
 
     Args:
         data: Indexed samples, a dataset, or batches.
@@ -160,7 +160,7 @@ def as_batches(data: Any, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 class DatasetSamples:
-    """Indexed samples of a torch dataset, or of any object that returns (input, label) or their fields by index.
+    """Indexed samples of a torch dataset, or of any object that returns samples by index.
 
     An input that is a tensor reaches the model unchanged. A PIL image or a uint8 array (height x width x channels)
     becomes a uint8 tensor (channels x height x width). Samples are read when they are needed.
@@ -185,7 +185,7 @@ class DatasetSamples:
 
     @property
     def labels(self) -> NDArray[Any]:
-        """Labels of all samples. This reads the samples whose labels the dataset does not list and no batch had."""
+        """Labels of all samples. If the dataset does not list them, the samples that no batch contained are read."""
         if self._labels is None:
             read = [self._read[i] if i in self._read else self[i][1].numpy() for i in range(len(self))]
             self._labels = np.stack(read) if read else np.empty(0, np.int64)
@@ -194,15 +194,15 @@ class DatasetSamples:
 
     @property
     def knows_labels(self) -> bool:
-        """Whether `labels` reads no sample."""
+        """Whether the labels are known without reading a sample."""
         return self._labels is not None or len(self._read) == len(self)
 
     @property
     def images(self) -> NDArray[np.uint8]:
-        """All images, (n, height, width, channels); reads every sample, and raises if the inputs are no uint8."""
+        """All images, (n, height, width, channels). Every sample is read. Raises UsageError unless they are uint8."""
         inputs = torch.cat([batch for batch, _ in self.batches(_SAMPLES_PER_PART, "cpu")])
         if inputs.dtype != torch.uint8:
-            raise UsageError(f"The dataset has {inputs.dtype} inputs, but this needs images of uint8.")
+            raise UsageError(f"The dataset has {inputs.dtype} inputs; convert them to uint8 images for this use.")
         return inputs.permute(0, 2, 3, 1).numpy()
 
     def __len__(self) -> int:
@@ -219,7 +219,7 @@ class DatasetSamples:
         return _as_input(image), label
 
     def take(self, rows: NDArray[Any]) -> DatasetSamples:
-        """Return the samples with these indices, in this order; nothing is read."""
+        """Return the samples with these indices, in this order. No sample is read."""
         return DatasetSamples(self.dataset, self.rows[rows], None if self._labels is None else self._labels[rows])
 
     def without(self, classes: Collection[int]) -> DatasetSamples:
@@ -235,7 +235,7 @@ class DatasetSamples:
         mirrors: bool = True,
         **options: Any,
     ) -> EpochLoader:
-        """Return a loader of the samples; the dataset's own transforms replace `augment` and `mirrors`."""
+        """Return a loader of the samples. `augment` and `mirrors` are ignored: the dataset has its own transforms."""
         return _DatasetLoader(self, batch_size=batch_size, device=device, **options)
 
 
@@ -248,7 +248,7 @@ class _DatasetLoader(EpochLoader):
         inputs, labels = zip(*(self._samples[row] for row in order.tolist()), strict=True)
         if len({tensor.shape for tensor in inputs}) > 1:
             raise UsageError(
-                f"The dataset has inputs of shapes {tuple(inputs[0].shape)} and others; bring them to one shape first."
+                f"The dataset has inputs of shapes {tuple(inputs[0].shape)} and others; resize them to one shape first."
             )
         images = torch.stack(inputs)
         check_values(images)
@@ -264,7 +264,7 @@ def _listed_labels(dataset: Any) -> NDArray[Any] | None:
     listed: Any = None
     if kind is TensorDataset and len(dataset.tensors) == 2:
         listed = dataset.tensors[1].cpu()
-    # Another class, or a transform of the labels, may give other labels than the list.
+    # In another class, or with a transform of the labels, samples may have other labels than the list.
     elif getattr(getattr(kind, "__getitem__", None), "__module__", "").startswith("torchvision.datasets."):
         transforms = getattr(dataset, "transforms", None)
         if getattr(transforms, "target_transform", transforms) is None:
@@ -290,7 +290,7 @@ def _as_input(value: Any) -> Tensor:
 def first_batch(
     samples: IndexedSamples | Batches, count: int, *, loader: object | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return at most `count` inputs and labels. Later readings give the same batches as without this call.
+    """Return at most `count` inputs and labels. Later readings return the same batches as without this call.
 
     Args:
         samples: Samples or batches.
@@ -309,7 +309,7 @@ def first_batch(
         epoch = getattr(samples, "epoch", None)
         first: Any = next(epoch(0) if callable(epoch) else iter(samples), None)
     if first is None:
-        raise UsageError("The loader holds no batches; give some images.")
+        raise UsageError("The loader contains no batches; pass some images.")
     images, labels = checked_batch(first)
     return images[:count], labels[:count]
 
@@ -319,7 +319,7 @@ def some_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches of about `count` samples: evenly spaced indexed samples, or the first batches of a loader.
 
-    Later readings give the same batches as without this call.
+    Later readings return the same batches as without this call.
 
     Args:
         samples: Samples or batches.
@@ -357,16 +357,16 @@ def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
         )
     if labels.ndim == 0:
         raise UsageError(
-            "The data give single samples, not batches; wrap them in torch.utils.data.DataLoader(data, batch_size=64)."
+            "The data yield single samples, not batches; wrap them in torch.utils.data.DataLoader(data, batch_size=64)."
         )
     if labels.is_floating_point() or labels.is_complex():
         raise UsageError(
-            f"The labels of a batch are {labels.dtype} of shape {tuple(labels.shape)}; give class indices, a whole "
+            f"The labels of a batch are {labels.dtype} of shape {tuple(labels.shape)}; pass class indices, a whole "
             "number for each image."
         )
     if images.ndim == 0 or len(images) != len(labels):
         raise UsageError(
-            f"A batch has images of shape {tuple(images.shape)} and labels of shape {tuple(labels.shape)}; give one "
+            f"A batch has images of shape {tuple(images.shape)} and labels of shape {tuple(labels.shape)}; pass one "
             "label for each image."
         )
     if not len(images):
@@ -379,7 +379,7 @@ def check_values(images: Tensor) -> None:
     """Raise UsageError if the images of a batch have no values, or values that are not finite."""
     if images.is_meta:
         raise UsageError("The images of a batch are on the device meta and have no values; load them on a real device.")
-    # A sum is faster than a test of each pixel. It can overflow, so that its result is only a suspicion.
+    # A sum is faster than a test of each pixel. It can overflow, so the pixels are tested if the sum is not finite.
     if images.is_floating_point() and not torch.isfinite(images.sum(dtype=torch.float32)):
         broken = (~torch.isfinite(images)).flatten(1).any(dim=1).nonzero().flatten().tolist()
         if broken:
@@ -390,7 +390,7 @@ def check_values(images: Tensor) -> None:
 
 
 def _image_and_label(item: Any, what: str) -> tuple[Any, Tensor]:
-    """Return the input and the label of a batch or sample. Raise UsageError that calls it `what` if it has none."""
+    """Return the input and the label of a batch or sample. Raise UsageError without them; `what` is its subject."""
     fields = _fields(item)
     if fields is not None:
         image, label = (next((fields[name] for name in names if name in fields), None) for names in (_IMAGES, _LABELS))
@@ -400,16 +400,16 @@ def _image_and_label(item: Any, what: str) -> tuple[Any, Tensor]:
             missing = f"images ({', '.join(_IMAGES)})" if image is None else f"labels ({', '.join(_LABELS)})"
             raise UsageError(
                 f"A {what} has the fields {', '.join(map(str, fields)) or 'of no name'}, none of which is known for "
-                f"{missing}; rename one, or give pairs of images and labels."
+                f"{missing}; rename one, or pass pairs of images and labels."
             )
     elif isinstance(item, list | tuple) and len(item) == 2:
         image, label = item
         fields = _fields(image) or {}
         image = next((fields[name] for name in _IMAGES if name in fields), image)
     else:
-        found = f"{len(item)} parts" if isinstance(item, list | tuple) else f"the type {type(item).__name__}"
+        content = f"{len(item)} parts" if isinstance(item, list | tuple) else f"the type {type(item).__name__}"
         raise UsageError(
-            f"A {what} has {found}; give pairs of images and labels, or dictionaries with pixel_values and labels."
+            f"A {what} has {content}; pass pairs of images and labels, or dictionaries with pixel_values and labels."
         )
     further = [name for name in fields or () if str(name).endswith(_FURTHER_INPUTS)]
     if further:
@@ -421,7 +421,7 @@ def _image_and_label(item: Any, what: str) -> tuple[Any, Tensor]:
         return image, torch.as_tensor(label)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(
-            f"The labels of a {what} are no numbers ({type(label).__name__}); give the index of each class."
+            f"The labels of a {what} are no numbers ({type(label).__name__}); pass the index of each class."
         ) from error
 
 
@@ -437,9 +437,9 @@ def _fields(item: Any) -> dict[Any, Any] | None:
 
 @contextlib.contextmanager
 def _undisturbed(loader: object) -> Iterator[None]:
-    """Read a loader with random numbers of its own.
+    """Set a separate random state while the block reads a loader.
 
-    Afterwards the global random generators, and those of a DataLoader and its samplers, have their states again.
+    Afterwards the global random generators, and those of a DataLoader and its samplers, have their former states.
     """
     batch_sampler = getattr(loader, "batch_sampler", None)
     owners = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))

@@ -1,4 +1,4 @@
-"""Scenes: images with a class for every pixel, in memory."""
+"""Scenes in memory: images with a class for every pixel."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Scenes(ImageSamples):
         if images.shape[:3] != masks.shape or not len(images):
             raise UsageError(
                 f"Images of shape {images.shape[:3]} do not fit masks of shape {masks.shape}; "
-                "give one mask of the same size to each image, at least one."
+                "pass one mask of the same size to each image, at least one."
             )
         wrong = masks[(masks >= num_classes) & (masks != IGNORED)]
         if wrong.size:
-            raise UsageError(f"A mask holds label {wrong[0]}, but labels are 0 to {num_classes - 1} or {IGNORED}.")
+            raise UsageError(f"A mask contains label {wrong[0]}, but labels are 0 to {num_classes - 1} or {IGNORED}.")
         self.source = images
         self.labels = masks
         self.index = None
@@ -67,14 +67,14 @@ class Scenes(ImageSamples):
 
         Args:
             split: Pairs of files.
-            limit: Largest number of images, evenly over the split.
+            limit: Largest number of images, which are spread evenly over the split.
         """
         if not len(split):
             raise UsageError("The split has no images.")
         rows: Sequence[int] = range(len(split))
         if limit is not None and limit < len(split):
             if limit < 1:
-                raise UsageError(f"limit is {limit}; take at least 1 image.")
+                raise UsageError(f"limit is {limit}; set it to 1 or more.")
             rows = [place * len(split) // limit for place in range(limit)]
         # Decoding releases Python's lock, so threads can read several files at a time.
         with ThreadPoolExecutor() as pool:

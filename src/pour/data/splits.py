@@ -79,13 +79,13 @@ class Splits:
 
         Args:
             dataset: A dataset of pour, or torch datasets by split: `{"train": ..., "test": ...}`. Of a single torch
-                dataset, a fifth of each class is the test split. The files' names decide which fifth, as they do for
-                `--data FOLDER`; without files the positions decide. Train only on the rest.
+                dataset, a fifth of each class is the test split. It depends on the file names, as for `--data FOLDER`,
+                or on the positions if there are no files. Train only on the rest.
             forget: Classes by name or index.
-            classes: Names of all classes; by default the names in the dataset, or else the numbers from 0.
+            classes: Names of all classes. By default the names in the dataset, otherwise the numbers from 0.
 
         Raises:
-            UsageError: A split is missing, or it cannot be divided because it has no indices, like a loader.
+            UsageError: A split is missing, or has no indices (a loader), so that it cannot be divided.
 
         Examples:
             >>> import torch
@@ -100,7 +100,7 @@ class Splits:
             names = tuple(classes or class_names(splits) or numbered_names(splits))
         else:
             if classes is not None:
-                raise UsageError(f"{dataset.name} has class names of its own; leave classes out.")
+                raise UsageError(f"{dataset.name} already has class names; leave classes= out.")
             splits, names = dict(dataset.splits), dataset.classes
             mirrors, name = dataset.info.mirrors, dataset.name
         forgotten = resolve_classes(forget, num_classes=len(names), class_names=names)
@@ -167,7 +167,7 @@ def hold_out(
     scarce = int(counts[: len(names)].argmin())
     if counts[scarce] < 2:
         raise UsageError(f"{names[scarce]!r} has {counts[scarce]} training image; holding some out needs at least two.")
-    # At least one sample of each group in both parts.
+    # Both parts need at least one sample of each group.
     quotas = np.clip(np.rint(counts * fraction).astype(np.int64), 1, np.maximum(counts - 1, 0))
     held = np.sort(rows_per_class(groups, dict(enumerate(quotas.tolist())), np.random.default_rng(seed)))
     others = np.setdiff1d(np.arange(len(groups)), held, assume_unique=True)
@@ -186,7 +186,7 @@ def _indexed(parts: Mapping[str, Any]) -> dict[str, IndexedSamples]:
     if missing := [name for name in splits if name not in indexed]:
         raise UsageError(
             f"The {missing[0]} split is a {type(parts[missing[0]]).__name__}, whose samples have no index, so it "
-            "cannot be divided into forget and retain parts; give the dataset that it reads."
+            "cannot be divided into forget and retain parts; pass the dataset that it reads."
         )
     return indexed
 
@@ -198,7 +198,7 @@ def _divided(dataset: Any) -> dict[str, IndexedSamples]:
     samples = as_samples(dataset)
     if not is_indexed(samples) or samples.labels.ndim != 1:
         raise UsageError(
-            f"A {type(dataset).__name__} cannot be divided into training and test samples; give datasets by split, "
+            f"A {type(dataset).__name__} cannot be divided into training and test samples; pass datasets by split, "
             '{"train": ..., "test": ...}.'
         )
     files = getattr(dataset, "samples", None)
@@ -208,12 +208,12 @@ def _divided(dataset: Any) -> dict[str, IndexedSamples]:
         names = [str(row).encode() for row in range(len(samples))]
     train, test = set_apart(samples.labels, names)
     if not len(test):
-        raise UsageError("Every class has fewer than 5 samples, too few to set some apart for testing; add some.")
+        raise UsageError("Every class has fewer than 5 samples, too few for a test split; add some.")
     return {"train": samples.take(train), "test": samples.take(test)}
 
 
 def class_names(parts: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the class names that a dataset lists, or the dataset of a loader or subset. None without names."""
+    """Return the class names that a dataset, or the dataset of a loader or subset, lists. None without names."""
     for part in parts.values():
         source = part
         while source is not None:

@@ -21,19 +21,19 @@ __all__ = ["KEPT_BYTES", "StoredImages", "decoding_threads"]
 KEPT_BYTES = 512 * 2**20
 """Largest size of decoded images that training keeps in memory, because it reads them in every epoch."""
 
-# More threads would wait for Python's lock, which a thread holds between the calls of the decoder.
+# More threads would wait for Python's lock, which a thread holds between two calls of the decoder.
 _THREADS = 4
-# Images that a thread decodes at a time: few, so that all threads have work, but several, because each task has a cost.
+# Number of images per task of a thread: few, so that all threads have work, but several, because a task has a cost.
 _IMAGES_PER_TASK = 8
 
 
 def decoding_threads() -> ThreadPoolExecutor:
-    """Return threads that open and decode files."""
+    """Return a pool of threads that open and decode files."""
     return ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1))
 
 
 class StoredImages:
-    """Images in files, as an array (n, height, width, channels) of uint8 whose rows are decoded when they are indexed.
+    """Images in files with the interface of a uint8 array (n, height, width, channels). Indexing decodes the rows.
 
     Args:
         files: Files of the images.
@@ -62,15 +62,15 @@ class StoredImages:
         return len(self.files)
 
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
-        """Return the images `rows`, which are decoded now unless they are kept."""
+        """Return the images `rows`. They are decoded unless all images are in memory."""
         with decoding_threads() as pool:
             return self.read(np.arange(len(self))[rows], pool)
 
     def read(self, rows: NDArray[np.int64], pool: ThreadPoolExecutor) -> NDArray[np.uint8]:
         """Return the images `rows`, decoded by the threads of `pool`."""
         if self.kept is not None:
-            kept: NDArray[np.uint8] = self.kept[rows]
-            return kept
+            selected: NDArray[np.uint8] = self.kept[rows]
+            return selected
         images = np.empty((len(rows), *self.image_shape), np.uint8)
 
         def decode(first: int) -> None:
@@ -82,7 +82,7 @@ class StoredImages:
         return images
 
     def keep(self) -> bool:
-        """Read all images into memory if they take at most `KEPT_BYTES`. Return whether they are there."""
+        """Read all images into memory if they take at most `KEPT_BYTES`. Return whether they are in memory."""
         if self.kept is None and int(np.prod(self.shape)) <= KEPT_BYTES:
             self.kept = self[:]
         return self.kept is not None

@@ -1,4 +1,4 @@
-"""Checks of tensors, and their conversion to float64, for all functions of this room."""
+"""Checks of tensors, and their conversion to float64, for all functions of this package."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def check_samples(samples: Tensor, name: str) -> Tensor:
     samples = samples.detach()
     rows = samples.cpu() if samples.device.type == "mps" else samples
     if not all(bool(torch.isfinite(block).all()) for block in double_blocks(rows)):
-        raise UsageError(f"{name} holds NaN or infinite values; remove those rows first.")
+        raise UsageError(f"{name} contains NaN or infinite values; remove those rows first.")
     return rows
 
 
@@ -121,7 +121,7 @@ def check_directions(rows: Tensor, name: str) -> None:
     if rows.ndim != 2 or 0 in rows.shape:
         raise UsageError(f"{name} has shape {tuple(rows.shape)}; expected (k, d) with at least one row.")
     if not bool(torch.isfinite(rows).all()):
-        raise UsageError(f"{name} holds NaN or infinite values; a direction must be finite.")
+        raise UsageError(f"{name} contains NaN or infinite values; a direction must be finite.")
     zero_rows: list[int] = (rows == 0).all(dim=1).nonzero().flatten().tolist()
     if zero_rows:
         listed = ", ".join(map(str, zero_rows))
@@ -140,7 +140,7 @@ def check_features(features: Tensor, dim: int, width: int, name: str) -> None:
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context without autocast, whose half-precision products would leave a percent of a direction."""
+    """Return a context without autocast: its half-precision products would leave about 1 % of a removed direction."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return contextlib.nullcontext()

@@ -22,7 +22,7 @@ class AngleStatistics:
     """Mean and spread of the pairwise angles of rows, in degrees."""
 
     mean: float
-    """Mean angle. It is no evidence alone, see `angle_statistics`."""
+    """Mean angle. The mean alone does not show a simplex, see `angle_statistics`."""
     std: float
     """Standard deviation over the pairs; 0 for a simplex ETF."""
     ideal: float
@@ -44,7 +44,7 @@ def pairwise_angles(rows: Tensor) -> Tensor:
     """
     rows = as_samples(rows, "rows")
     if len(rows) < 2:
-        raise UsageError("rows holds a single row; an angle needs two.")
+        raise UsageError("rows contains a single row; an angle needs two.")
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     unit = torch.where(norms > _ZERO_ROW * norms.max(), rows / norms, torch.nan)
     cosines = unit @ unit.T
@@ -93,7 +93,7 @@ def random_centered_rows(num_classes: int, dim: int, generator: torch.Generator 
         (96.4, True)
     """
     if num_classes < 2 or dim < 1:
-        raise UsageError(f"{num_classes} rows of width {dim} have no angles; ask for at least 2 rows of width 1.")
+        raise UsageError(f"{num_classes} rows of width {dim} have no angles; use at least 2 rows of width 1.")
     device = generator.device if generator is not None else None
     rows = torch.randn(num_classes, dim, dtype=torch.float64, device=device, generator=generator)
     return rows - rows.mean(dim=0)

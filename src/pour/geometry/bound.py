@@ -26,7 +26,7 @@ class DiscrepancyDecomposition:
     metric: BoundMetric
     """Integral probability metric K."""
     form: BoundForm
-    """Share that weighs the terms: "retrained" beta, "unlearned" alpha."""
+    """Form of the bound. Its terms are weighted by beta ("retrained") or by alpha ("unlearned")."""
     alpha: float
     """Share of unlearned features whose predicted class is a forgotten one."""
     beta: float
@@ -34,7 +34,7 @@ class DiscrepancyDecomposition:
     total: float
     """K(P, Q), the discrepancy itself."""
     lower: float
-    """Lower bound; a negative value is no statement."""
+    """Lower bound. A negative value excludes nothing, because K is never negative."""
     upper: float
     """Upper bound, the sum of the three terms."""
     separation: float
@@ -81,9 +81,9 @@ def decompose_discrepancy(
 
     because $P - Q = (\alpha-\beta)(P_u - P_n) + \beta (P_u - Q_u) + (1-\beta)(P_n - Q_n)$. The form "unlearned"
     exchanges the roles, $P - Q = (\alpha-\beta)(Q_u - Q_n) + \alpha (P_u - Q_u) + (1-\alpha)(P_n - Q_n)$: alpha
-    is the weight and K(Q_u, Q_n) the separation. It is the proposition of the paper's main text, and "retrained" the
-    appendix's. The default is "retrained", because a retrained model never predicts u: with beta = 0 it needs no Q_u.
-    docs/concepts/theory.md compares both.
+    is the weight and K(Q_u, Q_n) the separation. The paper's main text proves the form "unlearned", its appendix the
+    form "retrained". The default is "retrained", because a retrained model never predicts u: with beta = 0 the bound
+    needs no Q_u. docs/concepts/theory.md compares both forms.
 
     A term of weight 0 is 0 even if its part is empty. All terms share one kernel, bandwidth and set of slices, without
     which the inequalities would not hold. Wasserstein-2 is no integral probability metric.
@@ -94,7 +94,7 @@ def decompose_discrepancy(
         unlearned_forgotten: `(n,)` booleans: the unlearned model's predicted class is a forgotten one.
         retrained_forgotten: `(m,)` booleans, the same for the retrained model.
         metric: K; "energy" is the square root of the energy distance, "wasserstein-1" needs POT.
-        form: See above.
+        form: Form of the bound, see above.
         bandwidth: Bandwidth of MMD's kernel, by default the median heuristic on both samples together.
         num_slices: Number of slices for "sliced-wasserstein-1".
         generator: Source of the slices.
@@ -148,13 +148,13 @@ def decompose_discrepancy(
 
 
 def _product(weight: float, distance: float | None, alpha: float, beta: float, form: BoundForm) -> float:
-    """Return `weight * distance`, 0 for the weight 0. Raise UsageError if a distance with weight does not exist."""
+    """Return `weight * distance`, or 0 if the weight is 0. Raise UsageError if the distance is None and needed."""
     if weight == 0:
         return 0.0
     if distance is None:
         other = "unlearned" if form == "retrained" else "retrained"
         raise UsageError(
-            f"The form {form!r} of the bound gives weight to a part without samples (alpha is {alpha:.3g}, beta "
+            f"The form {form!r} of the bound weights a part without samples (alpha is {alpha:.3g}, beta "
             f"{beta:.3g}); use form={other!r}, or samples of which both models predict retained classes too."
         )
     return weight * distance

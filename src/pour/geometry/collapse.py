@@ -40,7 +40,7 @@ class NeuralCollapse:
     nc2_norm_spread: float
     """Standard deviation over mean of the centred class means' norms; 0 when collapsed."""
     nc2_angle_mean: float
-    """Mean angle between centred class means; close to the ideal for almost any means, so no evidence on its own."""
+    """Mean angle between centred class means. It is close to the ideal for almost any means, so it proves nothing."""
     nc2_angle_std: float
     """Standard deviation of these angles; 0 when collapsed. Compare it with `random_angle_std`."""
     nc2_ideal_angle: float
@@ -66,7 +66,7 @@ class NeuralCollapse:
 def neural_collapse(
     features: Tensor, labels: Tensor, weight: Tensor | None = None, bias: Tensor | None = None
 ) -> NeuralCollapse:
-    r"""Measure NC1 to NC4 (Papyan, Han and Donoho, 2020) on features, in float64.
+    r"""Compute NC1 to NC4 (Papyan, Han and Donoho, 2020) of features, in float64.
 
     With class means $\mu_c$, their mean $\mu$ and the centred means $m_c = \mu_c - \mu$,
 
@@ -101,7 +101,7 @@ def neural_collapse(
     values, axes = _between_class_axes(means, features.dtype)
     nc1 = math.inf
     if len(values):
-        # S_B^+ lives in the span of the centred means: with M = U diag(s) V^T its eigenvalues there are C / s^2, so
+        # The range of S_B^+ is the span of the centred means M = U diag(s) V^T, with the eigenvalues C / s^2. So
         # tr(S_W S_B^+) = sum_k (C / s_k^2) v_k^T S_W v_k needs the variance along C - 1 axes and no d x d inverse.
         within = torch.zeros_like(values)
         for block, group in grouped_blocks(rows, index):
@@ -141,18 +141,18 @@ def _head_of_classes(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the rows of the head for the classes that occur, in float64. Raise UsageError if the head does not fit."""
     if int(classes.min()) < 0:
-        raise UsageError(f"labels hold {int(classes.min())}; count classes from 0.")
+        raise UsageError(f"labels contain {int(classes.min())}; count classes from 0.")
     if len(classes) < 2:
-        raise UsageError(f"labels hold class {int(classes[0])} only; Neural Collapse compares at least two classes.")
+        raise UsageError(f"labels contain class {int(classes[0])} only; Neural Collapse compares at least two classes.")
     if weight is None:
         if bias is not None:
-            raise UsageError("bias was given without weight; pass the head's weight too.")
+            raise UsageError("bias is set without weight; pass the head's weight too.")
         return None, None
     rows = as_samples(weight, "weight").to(classes.device)
     if rows.shape[1] != width:
         raise UsageError(f"weight has width {rows.shape[1]}, the features have {width}; they must be the head's input.")
     if int(classes.max()) >= len(rows):
-        raise UsageError(f"labels hold class {int(classes.max())}, but weight has {len(rows)} rows only.")
+        raise UsageError(f"labels contain class {int(classes.max())}, but weight has {len(rows)} rows only.")
     if bias is None:
         return rows[classes], None
     if bias.shape != rows.shape[:1]:
@@ -165,8 +165,9 @@ def _between_class_axes(means: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tens
     _, values, axes = torch.linalg.svd(means - means.mean(dim=0), full_matrices=False)
     # Centred rows sum to zero, so the C-th singular value is rounding.
     values, axes = values[: len(means) - 1], axes[: len(means) - 1]
-    # So is a value that is tiny compared with the means, which a projection leaves of the directions that it removes.
-    # Its error grows with the root of the width, and half precision must not make all of it rounding.
+    # A value that is tiny compared with the means is rounding too: a projection leaves such a value along the
+    # directions that it removes. The error of a value grows with the root of the width. The limit of 1e-3 keeps
+    # half precision from discarding all values.
     size = max(means.shape)
     tiny = max(size * torch.finfo(means.dtype).eps, min(4 * math.sqrt(size) * torch.finfo(dtype).eps, 1e-3))
     is_axis = values > tiny * float(means.norm())
@@ -174,7 +175,7 @@ def _between_class_axes(means: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tens
 
 
 def _agreements(rows: Tensor, means: Tensor, head: Tensor, bias: Tensor | None) -> Tensor:
-    """Return whether the class that the head predicts is the class of the nearest mean, `(n,)` booleans."""
+    """Return for each row whether the head's prediction is the class of the nearest mean, `(n,)` booleans."""
     scores = rows @ head.T if bias is None else rows @ head.T + bias
     # |z - mu|^2 / 2 without |z|^2 / 2, which is the same for all classes.
     nearest = (means.square().sum(dim=1) / 2 - rows @ means.T).argmin(dim=1)

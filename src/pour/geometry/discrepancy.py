@@ -1,7 +1,7 @@
 """Distances between two samples of features: MMD, energy, Wasserstein.
 
-All are V-statistics (the distance of the two empirical distributions, never negative) computed in float64 and outside
-the autograd graph: measures, not losses.
+All are V-statistics: distances of the two empirical distributions, never negative. They are computed in float64 and
+outside the autograd graph, so they cannot be trained on.
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ def sliced_wasserstein(
         slices = random_slices(num_slices, a.shape[1], generator)
     axes = as_samples(slices, "slices").to(a.device)
     if axes.shape[1] != a.shape[1]:
-        raise UsageError(f"slices have width {axes.shape[1]}, the samples have {a.shape[1]}.")
+        raise UsageError(
+            f"slices have width {axes.shape[1]}, the samples have {a.shape[1]}; pass slices of that width."
+        )
 
     # The quantile functions are steps at i/n and j/m: on the lattice 1/(nm) both are constant between merged ends.
     n, m = len(a), len(b)
@@ -199,7 +201,7 @@ def median_bandwidth(*samples: Tensor) -> float:
     rows = torch.cat([as_samples(sample, "sample") for sample in samples])
     if len(rows) > _MEDIAN_ROWS:
         rows = rows[torch.linspace(0, len(rows) - 1, _MEDIAN_ROWS, dtype=torch.float64).long()]
-    # Far from the origin their squared norms would drown their distances.
+    # Far from the origin, the rounding of the squared norms would exceed the distances.
     rows = rows - rows.mean(dim=0)
     parts = []
     for first in range(0, len(rows), rows_at_once := max(1, _PAIRS_AT_ONCE // len(rows))):
@@ -228,7 +230,7 @@ def comparable(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     if a.shape[1] != b.shape[1]:
         problem = f"The samples have widths {a.shape[1]} and {b.shape[1]}"
         raise UsageError(f"{problem}; distances need the same features (align different networks with procrustes).")
-    # Distances do not change, but squared_distances loses fewer digits on rows close to the origin.
+    # The shift changes no distance, and squared_distances loses fewer digits on rows close to the origin.
     center = (a.sum(dim=0) + b.sum(dim=0)) / (len(a) + len(b))
     return a - center, b - center
 

@@ -16,7 +16,7 @@ _ROUNDING = 1e-4
 
 
 class Eraser(nn.Module):
-    r"""Replace what `k` linear readings of the features say about a concept by a constant.
+    r"""Remove a concept from features: replace `k` linear readings of the features by constants.
 
     $$
     E(z) = z - A^\top (B z - c)
@@ -83,7 +83,7 @@ class Eraser(nn.Module):
 
     @classmethod
     def after(cls, first: Eraser | Projector, second: Eraser | Projector) -> Eraser | Projector:
-        """Return the map that applies `first` and then `second`; two projectors become one that removes both."""
+        """Return the map that applies `first` and then `second`. Two projectors become one projector."""
         if isinstance(first, Projector) and isinstance(second, Projector):
             return first.then(second)
         return (first if isinstance(first, Eraser) else cls.of(first)).then(second)
@@ -96,7 +96,7 @@ class Eraser(nn.Module):
             return features - ((features.movedim(dim, -1) @ B.T - c) @ A).movedim(-1, dim)
 
     def then(self, later: Eraser | Projector) -> Eraser:
-        """Return the one eraser that applies this one and then `later`."""
+        """Return a single eraser that applies this eraser and then `later`."""
         if isinstance(later, Projector):
             later = Eraser.of(later)
         if later.num_features != self.num_features:
@@ -121,7 +121,7 @@ class Eraser(nn.Module):
         return weight @ self.replies.to(weight).T @ self.constant.to(weight)
 
     def onto_varying_directions(self) -> Projector | None:
-        """Return the projector onto the directions along which erased features vary; None if these are all.
+        """Return the projector onto the directions along which erased features vary, or None for all directions.
 
         Erased features are constant along v if `v = B^T A v`, that is `v = B^T u` with `A B^T u = u`.
         """

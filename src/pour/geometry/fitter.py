@@ -45,9 +45,9 @@ class ProjectorFitter:
         if not self.classes:
             raise UsageError("classes is empty; name at least one class to forget.")
         if len(set(self.classes)) != len(self.classes):
-            raise UsageError(f"classes {self.classes} holds duplicates; name each class once.")
+            raise UsageError(f"classes {self.classes} contains duplicates; name each class once.")
         if min(self.classes) < 0:
-            raise UsageError(f"classes {self.classes} holds a negative index; count classes from 0.")
+            raise UsageError(f"classes {self.classes} contains a negative index; count classes from 0.")
         self._counts: dict[int, int] = {}
         self._means: dict[int, Tensor] = {}
         self._dtype = torch.float32
@@ -57,7 +57,7 @@ class ProjectorFitter:
 
         Args:
             features: `(..., d)`.
-            labels: Class indices of shape `(...)`; optional if there is one class to forget and all features are its.
+            labels: Class indices of shape `(...)`. Optional if all features belong to the one class to forget.
         """
         if features.ndim < 2 or not features.is_floating_point():
             problem = f"features are {features.dtype} of shape {tuple(features.shape)}"
@@ -66,7 +66,7 @@ class ProjectorFitter:
             raise UsageError(f"features have width {features.shape[-1]}, earlier batches had {width}.")
         if labels is None:
             if len(self.classes) > 1 or self.centered:
-                raise UsageError("Labels may be left out only for a single class and plain means; pass labels.")
+                raise UsageError("Labels are optional only for a single class and plain means; pass labels.")
             labels = torch.full(features.shape[:-1], self.classes[0], device=features.device)
         rows = as_double(features).flatten(0, -2)
         flat = as_labels(labels, features).flatten().to(rows.device)
@@ -74,7 +74,7 @@ class ProjectorFitter:
             is_forgotten = torch.isin(flat, torch.tensor(self.classes, device=flat.device))
             rows, flat = rows[is_forgotten], flat[is_forgotten]
         if not bool(torch.isfinite(rows).all()):
-            raise UsageError("features hold NaN or infinite values; a class mean would be lost to them.")
+            raise UsageError("features contain NaN or infinite values; remove those rows first.")
         self._dtype = torch.promote_types(self._dtype, features.dtype)
 
         classes, index, counts = torch.unique(flat, return_inverse=True, return_counts=True)
@@ -97,7 +97,9 @@ class ProjectorFitter:
         """Means of `classes`, `(k, d)` in float64 on the CPU."""
         missing = [label for label in self.classes if label not in self._means]
         if missing:
-            raise UsageError(f"No features of class {', '.join(map(str, missing))} were seen; update with some first.")
+            raise UsageError(
+                f"No features of class {', '.join(map(str, missing))} were added; call update with some first."
+            )
         return torch.stack([self._means[label] for label in self.classes])
 
     @property

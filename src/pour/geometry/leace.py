@@ -1,4 +1,4 @@
-"""LEACE: the smallest affine change of features after which no linear classifier finds a concept."""
+"""LEACE: the smallest affine change of features after which no linear classifier recognises a concept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SMALLEST_SIGNAL = 0.01
 
 
 class LeaceFitter:
-    r"""Compute the sums that LEACE needs in one pass, d x d numbers in all, and its eraser (Belrose et al., 2023).
+    r"""Compute the eraser of LEACE (Belrose et al., 2023) from sums over batches. The sums take d x d numbers.
 
     With $\Sigma$ the covariance of features x, and $\Pi$ the orthogonal projector on the columns of
     $\Sigma^{-1/2} \mathrm{Cov}(x, y)$,
@@ -25,8 +25,8 @@ class LeaceFitter:
     E(x) = x - \Sigma^{1/2} \Pi \Sigma^{-1/2} (x - \bar x)
     $$
 
-    has zero covariance with y, so that every linear classifier of y on it is constant, and among all affine maps that
-    do this it moves x least. The orthogonal form replaces $\Sigma$ by the identity.
+    has zero covariance with y, so that every linear classifier of y on it is constant. Among all affine maps with this
+    property it moves x least. The orthogonal form replaces $\Sigma$ by the identity.
 
     Args:
         num_features: Width d.
@@ -82,18 +82,20 @@ class LeaceFitter:
         """Return the eraser for all rows so far.
 
         Args:
-            orthogonal: Replace the covariance by the identity, which gives an orthogonal projection around the mean.
+            orthogonal: Replace the covariance by the identity. The eraser is then an orthogonal projection around the
+                mean.
             shrinkage: Shrink the covariance towards a multiple of the identity by the optimal linear rule of Bodnar,
-                Gupta and Parolya (2014). The same directions are erased; the other changes are steadier for few rows.
+                Gupta and Parolya (2014). The erased directions do not change. With few rows, the other changes vary
+                less.
         """
         if self.count < 2:
-            raise UsageError("LEACE needs at least two images; give more.")
+            raise UsageError("LEACE needs at least two images; pass more.")
         shift = self._sum / self.count
         covariance = self._squares / self.count - torch.outer(shift, shift)
         cross = self._cross / self.count - torch.outer(shift, self._concepts / self.count)
         mean = self._center + shift
         if not bool(torch.isfinite(covariance).all()):
-            raise UsageError("LEACE was given NaN or infinite features; check the model.")
+            raise UsageError("The features for LEACE contain NaN or infinite values; check the model.")
         if orthogonal:
             replies = readings = _column_basis(cross).T
         else:
@@ -115,7 +117,7 @@ def _oblique(covariance: Tensor, cross: Tensor) -> tuple[Tensor, Tensor]:
         raise UsageError("The features show no linear trace of the classes, so LEACE has nothing to erase.")
     replies = (vectors * values.sqrt() @ vectors.T @ left).T
     readings = (whiten @ left).T
-    # Both forms subtract inside the same span, so any mixture of both erases as much.
+    # Both forms subtract inside the same span, so any mixture of both erases the same directions.
     basis = _column_basis(replies.T).T
     oblique = (basis @ replies.T) @ readings
     share = _largest_share(covariance, basis, oblique - basis)

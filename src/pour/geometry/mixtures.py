@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["MixtureDistance", "mixture_distance"]
 
 MixtureDistance = Callable[[tuple[float, ...], tuple[float, ...]], float | None]
-"""Distance of two mixtures, each given by its share of every part; None if a part with a share is empty."""
+"""Distance of two mixtures, each described by its share of every part. None if a part with a share is empty."""
 
 
 def mixture_distance(

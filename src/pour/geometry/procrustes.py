@@ -45,12 +45,12 @@ class Alignment:
 
 
 def procrustes(source: Tensor, target: Tensor) -> Alignment:
-    """Find the orthogonal map that brings `source` closest to `target`, row by row.
+    """Compute the orthogonal map that brings `source` closest to `target`, row by row.
 
     Both are centred and scaled to unit mean squared norm, and the narrower features are padded with zeros. With
     `X^T Y = U S V^T` the map is `U V^T`. It is fitted on one set of images and may be applied to another. Along
-    directions in which the fitted features do not vary (there always are some with fewer rows than features), it is
-    an arbitrary orthogonal map.
+    directions in which the fitted features do not vary, it is an arbitrary orthogonal map. With fewer rows than
+    features there always are such directions.
 
     Args:
         source: `(n, d1)` features.
@@ -83,7 +83,7 @@ def procrustes(source: Tensor, target: Tensor) -> Alignment:
 def procrustes_distance(x: Tensor, y: Tensor) -> Tensor:
     """Return the root mean squared distance of `(n, d1)` and `(n, d2)` features after the best alignment.
 
-    0 for features that differ by a shift, a scale and a rotation; at most the square root of 2.
+    The distance is 0 for features that differ by a shift, a scale and a rotation. It is at most the square root of 2.
 
     Examples:
         >>> import torch

@@ -22,11 +22,11 @@ class Projector(nn.Module):
 
     With one row, Q = v_u, this is the paper's $P = I - v_u v_u^\top$. On a simplex ETF of C classes, removing
     k <= C - 2 vertices leaves the others with squared norm C (C-k-1) / ((C-1) (C-k)) and inner products
-    -C / ((C-1) (C-k)): after normalising, a simplex ETF of C - k classes. All retained scores of a sample shift by the
-    same number, so that retained decisions stay.
+    -C / ((C-1) (C-k)). Normalised, they are a simplex ETF of C - k classes. All retained scores of a sample shift by
+    the same number, so that decisions between retained classes do not change.
 
-    The features of the forgotten class go to the origin only as their spread sigma vanishes. With a head of norm kappa,
-    their scores have the size kappa * sigma, so predictions become uniform as kappa * sigma -> 0.
+    The projected features of the forgotten class reach the origin only if their spread sigma is 0. With a head of norm
+    kappa, their scores have the size kappa * sigma, so predictions become uniform as kappa * sigma -> 0.
 
     Args:
         basis: `(k, d)` orthonormal rows, 1 <= k < d. For directions of any scale and angle, use
@@ -61,7 +61,7 @@ class Projector(nn.Module):
 
     @classmethod
     def from_directions(cls, directions: Tensor, *, rtol: float | None = None) -> Projector:
-        """Make the projector that removes the span of `directions`.
+        """Return the projector that removes the span of `directions`.
 
         The rows may have any scale and may be linearly dependent: each is normalised, and the rank is the number of
         singular values (in float64) above `rtol` times the largest.
@@ -113,7 +113,7 @@ class Projector(nn.Module):
         return torch.addmm(W, W @ Q.T, Q, alpha=-1).to(weight.dtype)
 
     def then(self, later: Projector) -> Projector:
-        """Return the projector that removes both spans, this one's and that of `later`, in whatever order."""
+        """Return the projector that removes the spans of this projector and of `later`. The order does not matter."""
         if later.num_features != self.num_features:
             raise UsageError(
                 f"A projector of width {self.num_features} cannot be followed by one of width {later.num_features}."

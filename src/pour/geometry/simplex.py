@@ -70,7 +70,7 @@ def simplex_etf(
 
 
 def _helmert(size: int) -> Tensor:
-    """Orthonormal rows (1, ..., 1, -k, 0, ..., 0) / sqrt(k (k + 1)), k = 1 .. size - 1, each of which sums to zero.
+    """Return orthonormal rows (1, ..., 1, -k, 0, ..., 0) / sqrt(k (k + 1)), k = 1 .. size - 1, each with the sum 0.
 
     Their columns have inner products I - 1/C, so they are the vertices of a simplex in exactly C - 1 coordinates.
     """

@@ -1,4 +1,4 @@
-"""Bad Teacher: learn ignorance from a random network, and everything else from the original."""
+"""Bad Teacher: match a random network on forget images, and the original on retained images."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ __all__ = ["BadTeacher"]
 class BadTeacher(IterativeMethod):
     """Match a freshly initialised network on forget images and the original on some retained images.
 
-    min KL(fresh || student) over D_f and KL(original || student) over a random `retain_share` of D_r, both at
-    temperature 1, averaged over a batch that mixes the two kinds in proportion. The authors' values: Adam (here AdamW
-    without weight decay, which is the same) at 1e-4, one epoch, batch 256, 30 % of the retained images. Their code also
-    divides the loss by the number of classes, which does not change a step of Adam. BatchNorm is frozen: their loop
-    keeps it in evaluation mode, and the mixture contains more of the forgotten class than the data.
+    The loss is KL(fresh || student) over D_f and KL(original || student) over a random `retain_share` of D_r. Both are
+    at temperature 1 and averaged over a batch that mixes the two kinds in proportion. The authors' values are Adam
+    (here AdamW without weight decay, which is the same) at 1e-4, one epoch, batch 256 and 30 % of the retained images.
+    Their code also divides the loss by the number of classes, which does not change a step of Adam. BatchNorm is
+    frozen: their loop keeps it in evaluation mode, and the forgotten class has a larger share of the mixture than of
+    the data.
     """
 
     name: ClassVar[str] = "bad-teacher"
@@ -71,7 +72,7 @@ class BadTeacher(IterativeMethod):
         return model
 
     def _mixture(self, request: Granted, run: Run) -> Epochs:
-        """Return retained and forget batches side by side, in proportion if the numbers of images are known."""
+        """Return pairs of a retained and a forget batch, in proportion if the numbers of images are known."""
         part = request.retain.part(self.retain_share, run)
         forget_count, retain_count = request.forget.count, part.count
         forget_size = retain_size = self.batch_size

@@ -36,9 +36,9 @@ class BoundaryExpand(ForgetOnlyMethod):
     """Train forget images into an extra class C+1, then drop that class from the head.
 
     The head gets one more row (Xavier weight, zero bias), and the loss is the (C+1)-way CE(l(x), C+1) over all
-    parameters. Then the row is removed, and the head has its C rows again. The forgotten class then competes again, so
-    some accuracy on it is expected to return. Defaults of DELETE's code (the original: SGD 1e-5, 10 epochs, batches of
-    64).
+    parameters. Then the row is removed, and the head has its C rows again. The forgotten class can then win again, so
+    some accuracy on it is expected to return. The defaults are from DELETE's code (the original paper: SGD 1e-5, 10
+    epochs, batches of 64).
     """
 
     name: ClassVar[str] = "boundary-expand"
@@ -52,8 +52,8 @@ class BoundaryExpand(ForgetOnlyMethod):
         layer = head.layer
         if not isinstance(layer, nn.Linear | nn.Conv2d) or not is_affine(layer):
             raise UsageError(
-                f"The head {head.name!r} is a {type(layer).__name__} that computes more than W z + b; boundary-expand "
-                "cannot give it another row."
+                f"The head {head.name!r} is a {type(layer).__name__} that computes more than W z + b, so "
+                "boundary-expand cannot add a row to it; use another method."
             )
         extra = head.num_classes
         # The teacher of the anchors has the head as it was.
@@ -94,5 +94,5 @@ def _widened(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
 
 
 def _pairs(layer: nn.Module, wide: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
-    """Return the weights and the biases of both; further parameters of `layer` have no counterpart."""
+    """Return the pairs of weights and of biases. Further parameters of `layer` have no counterpart in `wide`."""
     return [(layer.get_parameter(name), new) for name, new in wide.named_parameters()]

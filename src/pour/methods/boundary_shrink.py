@@ -32,13 +32,14 @@ _PIXEL = 255
 @register
 @dataclass(kw_only=True)
 class BoundaryShrink(ForgetOnlyMethod):
-    """Train forget images towards the nearest wrong class, found by attacking the original.
+    """Train forget images towards the nearest wrong class, which an attack on the original determines.
 
     One step of the fast gradient sign method goes through the frozen original l_o. It gives the image
     x' = round(clip(x + eps sign(grad_x CE(l_o(x), y)), 0, 1) to 1/255). Its class y' = argmax l_o(x') is the nearest
     wrong class. The loss is CE(l(x), y'). The attack works on pixels in [0, 1], because normalisation is part of the
-    model. If it fails, y' = y teaches the class again, so the share of successful attacks is logged. Defaults of
-    DELETE's code (the original: SGD 1e-5, 10 epochs, batches of 64, no augmentation, so y' is the same in every epoch).
+    model. If the attack fails, y' = y teaches the class again, so the share of successful attacks is logged. The
+    defaults are from DELETE's code. The original paper has SGD 1e-5, 10 epochs, batches of 64 and no augmentation, so
+    that y' is the same in every epoch.
     """
 
     name: ClassVar[str] = "boundary-shrink"
@@ -73,7 +74,7 @@ class BoundaryShrink(ForgetOnlyMethod):
 def nearest_class(scores: Tensor, labels: Tensor, forgotten: Sequence[int]) -> Tensor:
     """Return the class with the highest score, without the `forgotten` classes except the image's label.
 
-    Two classes that are forgotten together must not be taught as each other.
+    If two classes are forgotten together, neither may be the training label of the other's images.
     """
     columns = torch.arange(scores.shape[1], device=scores.device)
     excluded = is_among(columns, forgotten)

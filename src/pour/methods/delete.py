@@ -27,12 +27,12 @@ __all__ = ["Delete", "delete_target"]
 @register
 @dataclass(kw_only=True)
 class Delete(ForgetOnlyMethod):
-    """Distil the original's predictions on forget images, with the forgotten classes' probability given to the others.
+    """Distil the original's predictions on forget images, after moving the forgotten classes' probability to others.
 
     The target p is the softmax of the original's scores l_o(x), with the scores of the forgotten classes, also of
     earlier requests, at minus infinity. The loss is KL(p || softmax l_s(x)), averaged over the batch, over all
-    parameters, without temperature (defaults of DELETE's code). On a very confident original p depends on tiny
-    differences of scores, so the mean entropy of p is logged.
+    parameters, without temperature. The defaults are from DELETE's code. If the original is very confident, p depends
+    on tiny differences of scores, so the mean entropy of p is logged.
     """
 
     name: ClassVar[str] = "delete"

@@ -38,14 +38,14 @@ _REPAIR_FORGET_FACTOR = 0.1
 @register
 @dataclass(kw_only=True)
 class Duck(IterativeMethod):
-    """Move each forget image's features to the nearest centroid of a retained class, classifying retained images.
+    """Move forget images' features to the nearest centroid of a retained class, and train on retained images.
 
     The loss is lambda_1 (1 - cos(theta(x), c(x))) over D_f + lambda_2 CE(scores / T) over D_r. The centroids are the
     mean features of the retained classes in the original network, of at most 50 batches in evaluation mode. The
     centroid c(x) is nearest to the original's features of x by cosine, so it does not move during training. Every
     forget batch is paired with `retain_batches` retained batches. The epochs end when fewer than 1 % of the
-    un-augmented forget images are classified as before. Then `repair_epochs` follow at a low rate, falling along a
-    cosine, with lambda_1 / 10.
+    un-augmented forget images are classified as before. Then `repair_epochs` follow with lambda_1 / 10, at a low rate
+    that falls along a cosine.
 
     The defaults are the authors' values. lambda is 1 and 1.4, T is 2, and batches have 256 images. Adam (here AdamW
     without weight decay, which is the same) has the rates 4e-4 and 1e-4. There are at most 200 epochs and 41 retained

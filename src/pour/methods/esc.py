@@ -31,8 +31,8 @@ class Esc(ProjectingMethod):
     """Project the top singular directions of the forget features out of all features; closed form.
 
     With Z = U S V^T the uncentred features of the forget images as columns, the features become
-    z - U_k U_k^T z, k = int(share * d): 7 of 512 at the published 1.5 %. At rank 1 it is POUR-P along the top
-    singular direction, which is close to the uncentred mean, not to the head's row. The head stays as it is.
+    z - U_k U_k^T z with k = int(share * d), 7 of 512 at the published 1.5 %. At rank 1 it is POUR-P along the top
+    singular direction, which is close to the uncentred mean, not to the head's row. The head does not change.
     """
 
     name: ClassVar[str] = "esc"
@@ -58,7 +58,7 @@ class Esc(ProjectingMethod):
         dimensions = int((values > values[-1] * width * torch.finfo(torch.float32).eps).sum())
         if rank > dimensions or rank >= width:
             raise UsageError(
-                f"esc was asked to remove {rank} directions, but the forget features fill only {dimensions} of {width} "
+                f"esc cannot remove {rank} directions, because the forget features span only {dimensions} of {width} "
                 "dimensions, and one must remain; lower rank or share."
             )
         run.log(0, energy_removed=(values[-rank:].sum() / values.sum()).item())

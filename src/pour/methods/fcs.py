@@ -42,11 +42,11 @@ class Fcs(IterativeMethod):
     positive pair: it is lowest when each forget image is equally similar to all retained images.
 
     Three SGD optimisers keep their own momentum. The first two have the rates 5e-3 and 3e-4, without weight decay. The
-    second rate falls along a cosine to 1e-6. The third trains retained images with `lr` and `weight_decay`; its
+    second rate falls along a cosine to 1e-6. The third trains on retained images with `lr` and `weight_decay`. Its
     rate is 1e-3 for every 64 images of a batch, so change it with `batch_size`. The defaults won the NeurIPS 2023
     challenge: tau 1.15, 8 rounds, batch 256, no augmentation, weight decay 1e-2 (twenty times the value in
-    training). They were tuned there for random subsets of faces, and Deep Unlearn searches them again. BatchNorm
-    trains, and every round ends on retained images.
+    training). They were tuned for random subsets of faces, and Deep Unlearn searches them again. BatchNorm trains,
+    because every round ends on retained images.
     """
 
     name: ClassVar[str] = "fcs"
@@ -114,7 +114,7 @@ def contrast(forget: Tensor, retain: Tensor, *, temperature: float) -> Tensor:
         1.3862...
     """
     forget, retain = forget.float().flatten(1), retain.float().flatten(1)
-    # Similarities are products of scores, too large for half precision to tell apart.
+    # Similarities are products of scores, whose differences are lost in half precision.
     with torch.autocast(forget.device.type, enabled=False):
         similarity = forget @ retain.T / temperature
     return -F.log_softmax(similarity, dim=1).mean()

@@ -1,4 +1,4 @@
-"""Fine-tuning on the retained images, until the class fades."""
+"""Fine-tuning on the retained images alone."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["Finetune"]
 @register
 @dataclass(kw_only=True)
 class Finetune(IterativeMethod):
-    """Continue training on the retained images; the class fades because it is never a target.
+    """Continue training on the retained images, so that the forgotten class is never a target.
 
-    min CE(W theta(x), y) over D_r, all layers. Only the softmax's pressure on the missing class's score makes the
-    network forget, so a small learning rate has hardly any effect: 1e-4, which some comparisons use, is too slow. The
-    defaults are from Unlearn-Sparse (lr 0.01, 10 epochs, batch 256, weight decay 5e-4). BatchNorm trains, so its
-    statistics follow the retained images.
+    The loss is CE(W theta(x), y) over D_r, for all layers. The network forgets only because the softmax lowers the
+    score of the missing class. So a small learning rate has hardly any effect: 1e-4, which some comparisons use, is too
+    slow. The defaults are from Unlearn-Sparse (lr 0.01, 10 epochs, batch 256, weight decay 5e-4). BatchNorm trains, so
+    its statistics follow the retained images.
     """
 
     name: ClassVar[str] = "finetune"

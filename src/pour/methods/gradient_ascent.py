@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["GradientAscent"]
 
 # Largest sample for a check. Only if the sample is forgotten are all forget images checked.
-_QUICK_LOOK = 500
+_SAMPLE_OF_CHECK = 500
 # Stop accuracy of the shorter run in tuning.
 _EARLY_STOP = 0.1
 
@@ -37,11 +37,10 @@ _EARLY_STOP = 0.1
 class GradientAscent(ForgetOnlyMethod):
     """Maximise the cross-entropy of the forget images until few of them are recognised.
 
-    The loss is -CE(l(x), y), which has no minimum: rate times steps decides the result (defaults of DELETE's code).
-    A few dozen steps often separate a network that recognises the class from a destroyed network. So the ascent ends
-    when the accuracy on un-augmented forget images, checked every `look_every` steps and logged, is at most
-    `stop_accuracy`. `loss_cap` and `clip` limit the ascent. The published form has `stop_accuracy=None` and no
-    limits.
+    The loss is -CE(l(x), y). It has no minimum, so rate times steps decides the result. The defaults are from DELETE's
+    code. A few dozen steps often separate a network that recognises the class from a destroyed network. So the ascent
+    ends when the accuracy on un-augmented forget images is at most `stop_accuracy`. It is checked every `look_every`
+    steps and logged. `loss_cap` and `clip` limit the ascent. The published form has `stop_accuracy=None` and no limits.
     """
 
     name: ClassVar[str] = "gradient-ascent"
@@ -70,7 +69,7 @@ class GradientAscent(ForgetOnlyMethod):
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Train `model` until the class is forgotten."""
         # A check uses at most the number of images trained on since the last check, so training takes most of the time.
-        sample = tuple(request.forget.sample(min(_QUICK_LOOK, self.look_every * self.batch_size), run))
+        sample = tuple(request.forget.sample(min(_SAMPLE_OF_CHECK, self.look_every * self.batch_size), run))
         trajectory: dict[int, float] = {}
 
         def is_forgotten(step: int) -> bool:
@@ -96,7 +95,7 @@ class GradientAscent(ForgetOnlyMethod):
 
 
 def _until(condition: Callable[[int], bool], batches: Epochs, *, every: int) -> EpochsFrom:
-    """Return epochs that contain no more batches once `condition` holds.
+    """Return epochs that contain no further batch after `condition` returned True.
 
     Args:
         condition: Function of the number of steps so far.

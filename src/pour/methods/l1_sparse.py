@@ -30,7 +30,7 @@ __all__ = ["L1Sparse"]
 @register
 @dataclass(kw_only=True)
 class L1Sparse(IterativeMethod):
-    """Fine-tune on the retained images with an l1 penalty on the weights that fades to zero.
+    """Fine-tune on the retained images with an l1 penalty on the weights, whose factor decreases to zero.
 
     The loss is CE over D_r + alpha_t |params|_1 with alpha_t = alpha max(0, 1 - t / (T - T_0)). Here t is the step and
     T the number of steps. The last T_0 steps (`plain_epochs`) are plain fine-tuning. lr 0.01 and 10 epochs are from
@@ -70,7 +70,7 @@ class L1Sparse(IterativeMethod):
         masked = is_masked(bias.detach()).to(run.torch_device) if isinstance(bias, Tensor) else None
 
         def size_of(parameter: Tensor) -> Tensor:
-            # The bias of a masked class is a large mark, next to which all other weights are lost in rounding.
+            # The bias of a masked class is so large that all other weights are lost in rounding.
             counted = parameter if masked is None or parameter is not bias else parameter.masked_fill(masked, 0)
             return counted.abs().sum()
 

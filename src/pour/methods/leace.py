@@ -1,4 +1,4 @@
-"""LEACE: after the smallest change of the features, no linear classifier finds the class in them."""
+"""LEACE: the smallest change of the features after which no linear classifier recognises the class."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Leace"]
 @register
 @dataclass(kw_only=True)
 class Leace(Erasure):
-    """Erase all linear trace of the classes from the features with the smallest change; closed form.
+    """Remove all linear information about the classes from the features by the smallest change; closed form.
 
-    E(x) = x - S^{1/2} Pi S^{-1/2} (x - mean), S = Cov(x), Pi the projector on the columns of S^{-1/2} Cov(x, y), y the
-    indicators of the forgotten classes. For one class Pi has rank 1, and every linear classifier of the class is
-    constant on the fitted data. Shrinkage, the smallest signal (0.01) and the bound on total variance are as published.
-    The encoder does not change.
+    E(x) = x - S^{1/2} Pi S^{-1/2} (x - mean). Here S = Cov(x), y are the indicators of the forgotten classes, and Pi is
+    the projector on the columns of S^{-1/2} Cov(x, y). For one class Pi has rank 1, and every linear classifier of the
+    class is constant on the fitted data. Shrinkage, the smallest signal (0.01) and the bound on total variance are as
+    published. The encoder does not change.
     """
 
     name: ClassVar[str] = "leace"

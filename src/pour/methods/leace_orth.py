@@ -18,11 +18,11 @@ __all__ = ["LeaceOrth"]
 @register
 @dataclass(kw_only=True)
 class LeaceOrth(Erasure):
-    """LEACE by an orthogonal projection: remove the difference between the class's mean and the others'; closed form.
+    """Remove the difference between the class's mean and the mean of the other classes; closed form.
 
-    E(x) = x - V V^T (x - mean), V an orthonormal basis of Cov(x, y), which for one class is along mu_u - mu_rest. On a
-    collapsed model this is the head's row, so POUR-P, LEACE and this method agree. Their gap measures how far a model
-    is from collapse.
+    E(x) = x - V V^T (x - mean) is LEACE by an orthogonal projection. V is an orthonormal basis of Cov(x, y), which for
+    one class is along mu_u - mu_rest. On a collapsed model this is the head's row, so POUR-P, LEACE and this method
+    agree. Their difference measures how far a model is from collapse.
     """
 
     name: ClassVar[str] = "leace-orth"

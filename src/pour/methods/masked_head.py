@@ -28,10 +28,10 @@ __all__ = ["MaskedHead"]
 @register
 @dataclass(kw_only=True)
 class MaskedHead(Method):
-    """Control: delete the forgotten classes' rows from the head and nothing else; features stay as they are.
+    """Control: overwrite the forgotten classes' rows of the head and change nothing else.
 
-    The row w_u becomes 0 and its bias a large negative number, so that the class is never predicted. On an exact
-    simplex its accuracies equal the accuracies of POUR-P, so report it next to POUR-P.
+    The row w_u becomes 0 and its bias a large negative number, so that the class is never predicted. Features do not
+    change. On an exact simplex the accuracies equal the accuracies of POUR-P, so report both methods together.
     """
 
     name: ClassVar[str] = "masked-head"
@@ -46,7 +46,7 @@ class MaskedHead(Method):
         layer = head.layer
         classes = list(requested_classes(model, request))
         if getattr(layer, "bias", None) is None:
-            raise UsageError(f"The head {head.name!r} has no bias to hold the mask; masked-head needs one.")
+            raise UsageError(f"The head {head.name!r} has no bias for the mask; masked-head needs one.")
         check_weight(layer, head.name, self.name)
         with torch.no_grad():
             layer.weight[classes] = 0

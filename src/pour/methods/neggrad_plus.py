@@ -30,10 +30,10 @@ class NegGradPlus(IterativeMethod):
 
     The loss is alpha CE(D_r) - (1 - alpha) CE(D_f). The forget batches are repeated until the retained batches end.
     alpha 0.95, lr 0.01, 10 epochs and batch 256 are the values of the SCRUB paper's comparison and of Deep Unlearn.
-    The second term has no minimum, so a guard stops a run whose loss diverges. BatchNorm trains, as in the SCRUB
-    code: the normalisation of each batch limits the ascent, which otherwise diverges at this rate. In return, half
-    of the running statistics come from the forgotten class. Deep Unlearn freezes it (`batch_norm="frozen"`) and
-    searches the rate.
+    The second term has no minimum, so a run whose loss diverges raises an error. BatchNorm trains, as in the SCRUB
+    code: the normalisation of each batch limits the ascent, which otherwise diverges at this rate. The disadvantage:
+    half of the running statistics come from the forgotten class. Deep Unlearn freezes BatchNorm
+    (`batch_norm="frozen"`) and searches the rate.
     """
 
     name: ClassVar[str] = "neggrad-plus"

@@ -40,22 +40,22 @@ __all__ = ["PourA"]
 _TRIAL_STEPS = 20
 _JUDGED_STEPS = 4
 _MOST_ROUNDS = 2
-# Factors between two rounds: of their lengths and rates, and of the anchors' weights.
+# Factors between two rounds: the first divides their length and rate, the second the anchors' weight.
 _FACTOR = 3
 _WEIGHT_FACTOR = 10
-# Number of forget images, and of anchors, on which directions and encoders are measured; scenes fill more memory.
+# Number of forget images, and of anchors, on which directions and encoders are measured. Scenes need more memory.
 _MEASURED = 1000
 _MEASURED_SCENES = 32
 # Share of the forget images that the encoder may still show before a warning reports it.
 _MOST_ENCODER_SHARE = 0.03
-# Measurements that stand for the original encoder.
+# Measurements of the original encoder.
 _UNCHANGED = Measured(left=1.0, changed=0.0, anchor_error=0.0)
 
 
 @register
 @dataclass(kw_only=True)
 class PourA(IterativeMethod):
-    """Put the projector P in front of the head, and train the encoder until its features are projected already.
+    """Put the projector P in front of the head, and train the encoder until P hardly changes its features.
 
     Let theta be the original encoder, theta_s the trained encoder, and Q an orthonormal basis of the directions that P
     reads. On forget images x the loss is |theta_s(x) - P theta(x)|^2 + m |Q (theta_s(x) - P theta(x))|^2. On anchors
@@ -105,7 +105,7 @@ class PourA(IterativeMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.epochs is not None:
-            raise UsageError(f"{self.name} counts steps, because its copies have no epochs; give steps= instead.")
+            raise UsageError(f"{self.name} counts steps, because its copies have no epochs; pass steps= instead.")
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Choose the direction, train the encoder of `model`, and put the projector in front of its head."""
@@ -159,8 +159,8 @@ def _untrainable(model: nn.Module, kind: AnchorKind) -> str | None:
     """Return why the encoder cannot be trained, and the remedy; None if it can."""
     if kind == "none":
         return (
-            "The inputs are not images, so pour-a has no copies to hold the encoder in place; pass retain= in the "
-            "request to train it."
+            "The inputs are not images, so pour-a cannot make copies as anchors; pass retain= in the request to train "
+            "the encoder."
         )
     head = {id(parameter) for parameter in find_head(model).module.parameters()}
     if any(parameter.requires_grad and id(parameter) not in head for parameter in model.parameters()):
@@ -170,7 +170,7 @@ def _untrainable(model: nn.Module, kind: AnchorKind) -> str | None:
 
 @dataclass(frozen=True)
 class _Round:
-    """An accepted encoder, or the original without measurements."""
+    """Accepted encoder of a round, or the original encoder."""
 
     share: float
     """Share of the forget images that the encoder still shows as their class."""
@@ -193,9 +193,11 @@ class _Encoder:
     """Function that returns the batches of a run, a number of steps and a salt."""
 
     def train(self, share: float) -> tuple[float, float]:
-        """Train; return the share of the forget images that the encoder still shows, and the part of the way kept.
+        """Train the encoder and keep the best round.
 
-        The best round is kept. `share` is the share before training.
+        Returns:
+            The share of the forget images that the encoder still shows, `share` before training. Then the part of the
+            way from the original to the trained weights that was kept.
         """
         original = copy_state(self.model)
         best = _Round(share, original)
@@ -213,7 +215,7 @@ class _Encoder:
             if done.part < 1:
                 lr /= _FACTOR
             elif done.measured.anchor_error < MOST_ANCHOR_ERROR / _FACTOR:
-                # The anchors hold the encoder more tightly than necessary.
+                # The anchors keep the encoder closer to the original than necessary.
                 self.matching.weight /= _WEIGHT_FACTOR
         self.model.load_state_dict(best.state)
         measured = {"anchor_error": best.measured.anchor_error, "anchors_changed": best.measured.changed}
@@ -221,7 +223,7 @@ class _Encoder:
         return best.share, best.part
 
     def _round(self, original: dict[str, Tensor], lr: float, number: int) -> _Round:
-        """Take all steps, and move back until the result is accepted."""
+        """Train for all steps, and move the weights back until the result is accepted."""
         # A rate that the user set and that destroys the network is an error; a rate from the trials is lowered.
         is_set_by_user = self.method.lr is not None and number == 0
         try:

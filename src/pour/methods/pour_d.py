@@ -1,4 +1,4 @@
-"""POUR-D: the projection, distilled into the encoder with the forget set alone."""
+"""POUR-D: distil the projection into the encoder with forget images alone."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class PourD(ForgetOnlyMethod):
         1.0, "Factor between the learning rates of a layer and of the next layer.", above=0, most=1
     )
     other_pixels: Literal["project", "keep", "ignore"] = option(
-        "project", "On scenes, target of the pixels around the class: project (P theta), keep (theta) or ignore."
+        "project", "On scenes, target of the pixels of other classes: project (P theta), keep (theta) or ignore."
     )
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class PourD(ForgetOnlyMethod):
         teacher = frozen_copy(model, run)
 
         def loss_of(after: Tensor, before: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-            """Return |theta_s(x) - P theta(x)|^2, averaged over the rows of the class, and where these rows are."""
+            """Return |theta_s(x) - P theta(x)|^2, averaged over the rows of the class, and the mask of these rows."""
             error = row_distances(after, projector(before, dim=head.dim), labels)
             rows = forgotten_rows(teacher, labels, classes, error.shape)
             loss = row_mean(error, rows)

@@ -30,13 +30,14 @@ __all__ = ["PourP"]
 class PourP(Method):
     """Project the forgotten classes out of the features; closed form, no data, encoder untouched.
 
-    The paper (direction="weights"): the scores become W P z + b with P = I - w_u w_u^T / |w_u|^2 (several classes: the
-    projector on the complement of all their rows). On a head that has not collapsed the class can still win then.
-    v_u and c_u are the row and the bias of the class, minus the means over all classes. "scores" maps z to
-    z - v_u (v_u z + c_u) / |v_u|^2. Then the class scores the mean of all classes and never wins. "decisions" maps z to
-    z - a (v_u z + c_u) with the smallest a that shifts all retained scores alike. The class ends at the mean too, and
-    no retained decision changes. "auto" takes "decisions" if |a| |v_u| is at most 4, otherwise "scores".
-    The paper's method is direction="weights" with forgotten_logit="keep".
+    With direction="weights" (the paper) the scores become W P z + b with P = I - w_u w_u^T / |w_u|^2. For several
+    classes, P is the projector on the complement of all their rows. If the head has not collapsed, the class can still
+    win. In the other directions, v_u and c_u are the row and the bias of the class, minus the means over all classes.
+    "scores" maps z to z - v_u (v_u z + c_u) / |v_u|^2. Then the score of the class is the mean of all scores, and the
+    class never wins. "decisions" maps z to z - a (v_u z + c_u) with the smallest a that shifts all retained scores
+    alike. The score of the class is the mean again, and no decision between retained classes changes. "auto" takes
+    "decisions" if |a| |v_u| is at most 4, otherwise "scores". The paper's method is direction="weights" with
+    forgotten_logit="keep".
     """
 
     name: ClassVar[str] = "pour-p"
@@ -64,7 +65,7 @@ class PourP(Method):
         removals, direction = class_removals(heads, classes, self.direction, earlier=forgotten_before(model))
         for removal, each in zip(removals, heads, strict=True):
             model = project(model, removal, place=each, classes=classes, forgotten_logit=self.forgotten_logit)
-        if head.beside:
+        if head.further_heads:
             change_card(model, head=head.names)
         run.choose(direction=direction, head=one_or_all([each.name for each in heads]))
         return model

@@ -37,11 +37,11 @@ class ProjUn(Method):
     """Project the forget images' activation space, minus its part shared with retained images, out of every layer.
 
     The inputs of each convolution (as patches) and linear layer on a few images span a space with singular vectors U
-    and shares of energy e_i. With M(a) = U diag(a e_i / ((a - 1) e_i + 1)) U^T for the retained (M_r) and the forget
-    images (M_f), the layer's weight becomes W (I - (M_f - M_f M_r))^T, without training. Biases and BatchNorm stay. All
-    activations are from the original network, so changes of early layers do not reach later layers. The published
-    factors for CIFAR-10 (VGG11) are the default; CIFAR-100 used 1000 and 30, and a ResNet needs tuning. The authors
-    take at most 10,000 patches per layer; here wide maps are cut to one window, and all its patches are taken.
+    and shares of energy e_i. Let M(a) = U diag(a e_i / ((a - 1) e_i + 1)) U^T, M_r for the retained and M_f for the
+    forget images. The layer's weight becomes W (I - (M_f - M_f M_r))^T, without training. Biases and BatchNorm do not
+    change. All activations are from the original network, so changes of early layers do not affect later layers. The
+    published factors for CIFAR-10 (VGG11) are the default. CIFAR-100 used 1000 and 30, and a ResNet needs tuning. The
+    authors use at most 10,000 patches per layer. Here wide maps are cut to one window, and all its patches are used.
     """
 
     name: ClassVar[str] = "projun"
@@ -65,7 +65,7 @@ class ProjUn(Method):
     batch_size: int = option(100, "Number of images per pass.", least=1)
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Collect the activations of both sides, then edit every layer."""
+        """Compute the activation spaces of both sides, then change the weight of every layer."""
         for name, layer in model.named_modules():
             if isinstance(layer, nn.Linear | nn.Conv2d):
                 check_weight(layer, name, self.name)

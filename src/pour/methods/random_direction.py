@@ -26,10 +26,10 @@ __all__ = ["RandomDirection"]
 @register
 @dataclass(kw_only=True)
 class RandomDirection(ProjectingMethod):
-    """Control: POUR-P with as many random directions as there are classes to forget; the seed draws them.
+    """Control: POUR-P with one random direction per class to forget, drawn with the seed.
 
-    The scores become W P z + b with P = I - Q^T Q, Q an orthonormal basis of Gaussian draws. A larger effect of POUR-P
-    is due to its direction. The class keeps its score, because a mask alone would forget the class.
+    The scores become W P z + b with P = I - Q^T Q, Q an orthonormal basis of Gaussian draws. If POUR-P has a larger
+    effect, the effect is due to its direction. The class keeps its score, because a mask alone would forget the class.
     """
 
     name: ClassVar[str] = "random-direction"

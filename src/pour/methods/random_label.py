@@ -33,18 +33,16 @@ __all__ = ["RandomLabel"]
 class RandomLabel(ForgetOnlyMethod):
     """Train on forget images with random labels, drawn once per image before training.
 
-    The loss is CE(l(x_i), r_i) with r_i uniform over all C classes, the true class included (the variant of POUR and
-    DELETE; defaults of DELETE's code). A model that fits these labels keeps an accuracy of about 1/C on the forget
-    images, unless `different` is set. Without retained images the method only works at small rates.
+    The loss is CE(l(x_i), r_i) with r_i uniform over all C classes, the true class included. This is the variant of
+    POUR and DELETE, with the defaults of DELETE's code. A model that fits these labels has an accuracy of about 1/C on
+    the forget images, unless `different` is set. Without retained images the method only works at small rates.
     """
 
     name: ClassVar[str] = "random-label"
     paper: ClassVar[str] = "Amnesiac (Graves et al., AAAI 2021), forget-only as in DELETE (CVPR 2025)"
     several_heads: ClassVar[bool] = True
 
-    different: bool = option(
-        False, "Draw from the classes that are not to be forgotten alone, so never the true label."
-    )
+    different: bool = option(False, "Draw the labels from the retained classes alone, so never the true label.")
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Draw the labels and train on them."""

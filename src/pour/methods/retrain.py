@@ -28,10 +28,10 @@ __all__ = ["Retrain"]
 class Retrain(Method):
     """Train a fresh network on the retained images alone, as the original was trained: the reference.
 
-    min CE(W theta(x), y) over D_r from a new initialisation. The head keeps a score for every class. The forgotten
-    class is never a target, so its row moves to minus the mean of the others, and it is not predicted. With the same
-    seed `pour train --without` returns the same network. Two retrained seeds agree only in part: compare them with
-    each other before you interpret the distance of a model to one of them.
+    The loss is CE(W theta(x), y) over D_r, from a new initialisation. The head keeps a score for every class. The
+    forgotten class is never a target, so its row moves to minus the mean of the other rows, and it is not predicted.
+    With the same seed `pour train --without` returns the same network. Two retrained networks with different seeds
+    agree only in part: compare them before you interpret the distance of a model to one of them.
     """
 
     name: ClassVar[str] = "retrain"
@@ -48,7 +48,7 @@ class Retrain(Method):
         """Train a new network with the scores of `model`."""
         if request.recipe is None:
             raise UsageError(
-                "retrain must know how the original was trained; pass recipe= in the request, a Recipe or one of "
+                "retrain needs the recipe of the original's training; pass recipe= in the request, a Recipe or one of "
                 f"{', '.join(RECIPES)}."
             )
         run.choose(recipe=request.recipe.name)

@@ -31,17 +31,18 @@ __all__ = ["SalUn", "saliency_mask"]
 @register
 @dataclass(kw_only=True)
 class SalUn(IterativeMethod):
-    """Random labels for the forget images, moving only the weights whose gradient there is largest.
+    """Train forget images on random labels, and change only the weights whose gradient on them is largest.
 
-    The mask keeps the `share` of all weights with the largest |sum of the gradients of CE over D_f's batches|, taken
-    in evaluation mode. Each epoch is a pass over D_f with labels drawn again from all classes that are not forgotten
-    yet, and then a pass over D_r with the true labels, min CE in both. A mask on the gradient alone would let momentum
-    and weight decay move the other weights, so these are reset after every step and do not change by a single bit.
+    The mask selects the `share` of all weights with the largest |sum of the gradients of CE over D_f's batches|, in
+    evaluation mode. Each epoch is a pass over D_f and then a pass over D_r, with the loss CE. The labels of D_f are
+    drawn again in every epoch, from all classes that earlier requests did not forget. D_r has its true labels. If only
+    the gradient were masked, momentum and weight decay would change the other weights. So the other weights are reset
+    after every step and do not change by a single bit.
 
-    Defaults of the authors' code (share 0.5, lr 0.013, 10 epochs, batch 256, weight decay 5e-4), which are for random
-    subsets; for whole classes they search the rate from 1e-4 to 1e-1. Their single pass over a mixture of both, for
-    CIFAR-100, is not implemented. BatchNorm trains, because every epoch ends on retained images. Its running statistics
-    are not masked.
+    The defaults are from the authors' code for random subsets (share 0.5, lr 0.013, 10 epochs, batch 256, weight decay
+    5e-4). For whole classes the authors search the rate from 1e-4 to 1e-1. Their single pass over a mixture of both
+    sets, for CIFAR-100, is not implemented. BatchNorm trains, because every epoch ends on retained images. Its running
+    statistics are not masked.
     """
 
     name: ClassVar[str] = "salun"
@@ -60,7 +61,7 @@ class SalUn(IterativeMethod):
     )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Find the weights that matter, then relabel."""
+        """Select the weights that matter, then train on random labels."""
         forget, retain = self.loaders(run, request.forget, request.retain)
         optimizer = self.optimizer_for(model, run)
         trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -84,7 +85,7 @@ class SalUn(IterativeMethod):
 def saliency_mask(
     model: nn.Module, parameters: Sequence[nn.Parameter], batches: Iterable[tuple[Tensor, Tensor]], share: float
 ) -> list[Tensor]:
-    """Return one mask per parameter: where the summed gradient of the cross-entropy is among the largest `share`."""
+    """Return one mask per parameter. It selects the `share` of all weights with the largest summed gradient."""
     total = [torch.zeros_like(parameter) for parameter in parameters]
     for images, labels in batches:
         device = parameters[0].device

@@ -1,4 +1,4 @@
-"""SCRUB: away from the teacher on forget images, back to it on retained images."""
+"""SCRUB: train away from the original on forget images, and towards it on retained images."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["Scrub"]
 @register
 @dataclass(kw_only=True)
 class Scrub(IterativeMethod):
-    """Alternate passes away from the original on forget images and back to it on retained images.
+    """Alternate passes away from the original on forget images and towards it on retained images.
 
     Each of the first `ascent_epochs` epochs maximises KL_T(original || student) over D_f. Every epoch then minimises
     gamma CE + alpha KL_T(original || student) over D_r. KL_T is T^2 KL at temperature T, averaged over the batch. One

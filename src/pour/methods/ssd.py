@@ -33,11 +33,11 @@ class Ssd(Method):
     """Shrink every weight that is far more important to the forget images than to all training images.
 
     Importance is I = mean over batches of (gradient of the batch's mean loss)^2, in evaluation mode. A weight with
-    I_f > alpha I_D is multiplied by min(lambda I_D / I_f, 1); nothing is trained. This is not the Fisher information of
-    single images. The gradient of a batch is squared. So I depends on the batch size and on the images that share a
-    batch (here all training images, mixed by the seed). If the retained images' gradients have vanished, I_f / I_D is
-    about 1 / share^2 of the forget images, 100 for one class in ten. With a larger alpha no weight is chosen. Defaults
-    as published for ResNet-18.
+    I_f > alpha I_D is multiplied by min(lambda I_D / I_f, 1). Nothing is trained. I is not the Fisher information of
+    single images, because the gradient of a whole batch is squared. So I depends on the batch size and on the images
+    that share a batch (here all training images, mixed by the seed). If the retained images' gradients have vanished,
+    I_f / I_D is about 1 / p^2 with p the share of the forget images, 100 for one class in ten. With a larger alpha no
+    weight is selected. The defaults are as published for ResNet-18.
     """
 
     name: ClassVar[str] = "ssd"
@@ -46,9 +46,9 @@ class Ssd(Method):
     cost: ClassVar[str] = "the gradients of one epoch"
 
     selection: float = option(
-        10.0, "Alpha: a weight is chosen if it is this many times more important to the forget images.", above=0
+        10.0, "Alpha: a weight is selected if it is this many times more important to the forget images.", above=0
     )
-    dampening: float = option(1.0, "Lambda: a chosen weight is multiplied by lambda I_D / I_f, at most 1.", above=0)
+    dampening: float = option(1.0, "Lambda: a selected weight is multiplied by lambda I_D / I_f, at most 1.", above=0)
     batch_size: int = option(128, "Number of images per batch; the importances depend on it.", least=1)
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:

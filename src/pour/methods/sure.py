@@ -32,20 +32,20 @@ __all__ = ["Sure", "reverse_gradient"]
 @register
 @dataclass(kw_only=True)
 class Sure(IterativeMethod):
-    """Make forget images' features look like those of unseen images, against a domain classifier.
+    """Train forget images' features until a domain classifier cannot distinguish them from unseen images' features.
 
-    min over the network of CE(D_r) - lambda L_dom and over the classifier phi of L_dom, the binary cross-entropy of
-    phi(theta(x)) on forget images (1) against validation images (0). One backward pass computes both gradients, because
-    the gradient is reversed between features and phi. lambda rises as s (2 / (1 + exp(-10 p)) - 1) over the share p of
-    the run.
+    The network minimises CE(D_r) - lambda L_dom, and the domain classifier phi minimises L_dom. L_dom is the binary
+    cross-entropy of phi(theta(x)) on forget images (1) against validation images (0). One backward pass computes both
+    gradients, because the gradient is reversed between features and phi. lambda is s (2 / (1 + exp(-10 p)) - 1) with p
+    the share of the run that is done.
 
-    The authors published neither code nor pseudo-code: the classifier (d - 256 - 1), the rise, lr 0.01 and 10 epochs
-    are the usual choices of domain adaptation. The original should not have been trained on the validation images. If
-    the data has no validation images, a tenth of the training images is held out, which the original has seen, and
-    SURE trains on the other nine tenths. For a whole class, use validation images of retained classes, so that the
-    class looks like another class (a request made from splits contains these). Held-out images of the class itself
-    would only make it look unseen. BatchNorm trains: the normalisation of each batch limits the reversed gradient,
-    which otherwise diverges at this rate.
+    The authors published neither code nor pseudo-code. The classifier (d - 256 - 1), the rise of lambda, lr 0.01 and 10
+    epochs are the usual choices of domain adaptation. The original should not have been trained on the validation
+    images. If the data has no validation images, a tenth of the training images is held out, on which the original was
+    trained, and SURE trains on the other nine tenths. For a whole class, use validation images of retained classes, so
+    that the class looks like another class. A request made from splits contains these. Held-out images of the class
+    itself would only make it look unseen. BatchNorm trains: the normalisation of each batch limits the reversed
+    gradient, which otherwise diverges at this rate.
     """
 
     name: ClassVar[str] = "sure"
@@ -63,7 +63,7 @@ class Sure(IterativeMethod):
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
         """Train `model` and a domain classifier against each other."""
-        # The parameters of the classifier would hide that the model has none to train.
+        # Later the classifier's parameters would hide that no parameter of the model can be trained.
         trainable(model)
         retain, forget, validation = self.loaders(run, request.retain, request.forget, request.validation)
         together = side_by_side(retain, forget, validation, length=len(retain))
@@ -95,7 +95,7 @@ class Sure(IterativeMethod):
 
 
 class _Adversaries(nn.Module):
-    """The network and the classifier of its features in one module, for one optimiser."""
+    """Module that contains the network and the domain classifier, for one optimiser."""
 
     def __init__(self, network: nn.Module, num_features: int, width: int) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class _Reversed(torch.autograd.Function):
 
 
 def reverse_gradient(features: Tensor, weight: Tensor) -> Tensor:
-    """Return the features unchanged; their gradient is multiplied by -weight.
+    """Return the features unchanged. In the backward pass their gradient is multiplied by -weight.
 
     Examples:
         >>> features = torch.ones(2, requires_grad=True)
@@ -132,5 +132,5 @@ def reverse_gradient(features: Tensor, weight: Tensor) -> Tensor:
 
 
 def ramp(progress: float) -> float:
-    """Return 2 / (1 + exp(-10 p)) - 1, which rises from 0 to nearly 1 with the progress p."""
+    """Return 2 / (1 + exp(-10 p)) - 1 for the progress p. It rises from 0 to nearly 1."""
     return 2 / (1 + math.exp(-10 * progress)) - 1

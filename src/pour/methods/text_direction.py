@@ -37,9 +37,10 @@ class TextDirection(ProjectingMethod):
     """Project text embeddings of the forgotten classes out of the image embeddings; closed form, no images.
 
     The image embedding z becomes P z with P = I - Q^T Q, Q an orthonormal basis of one direction per class. Let t be
-    the unit embedding of the class's text, and m and C mean and covariance of the texts of the retained classes. The
-    direction is t (text, as in the paper), t - m (centered) or (0.1 C + 0.9 tr(C)/d I)^-1 (t - m) (specific). The texts
-    are embedded by the text encoder of the request. Without one, the rows of the head are the embeddings.
+    the unit embedding of the class's text, and m and C the mean and the covariance of the retained classes' text
+    embeddings. The direction is t (text, as in the paper), t - m (centered) or (0.1 C + 0.9 tr(C)/d I)^-1 (t - m)
+    (specific). The text encoder of the request embeds the texts. Without an encoder, the rows of the head are the
+    embeddings.
     """
 
     name: ClassVar[str] = "text-direction"

@@ -1,4 +1,4 @@
-"""UNSIR: impair the class with noise images, then repair the other classes."""
+"""UNSIR: train on noise images with the class's label, then repair the other classes."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _NOISE_SHRINKAGE = 0.1
 @register
 @dataclass(kw_only=True)
 class Unsir(IterativeMethod):
-    """Learn noise that the network rejects as the class, train on it as the class, then repair.
+    """Learn noise that the network does not classify as the class, train on it with the class's label, then repair.
 
     The method reads no image of the forgotten classes. Noise images n minimise -CE(f(n), u) + 0.1 |n|^2 on the frozen
     network (Adam 0.1, 40 steps). An epoch of CE on a mixture of the noise, with label u, and `per_class` retained
     images per class impairs the network. An epoch on these retained images alone repairs it. The authors' rates are
     Adam 0.02 and 0.01 (here AdamW without weight decay, which is the same) at batch 256, with 20 batches of noise. With
-    such rates results vary between seeds. Their notebook always labels the noise 0; here it has the label of the class.
+    such rates results vary between seeds. Their notebook always labels the noise 0. Here it has the label of the class.
     n is measured in quarters of the pixel range from mid-grey, the usual normalisation. BatchNorm trains, as in their
-    code: the last epoch is on retained images alone.
+    code, because the last epoch has retained images alone.
     """
 
     name: ClassVar[str] = "unsir"
@@ -70,7 +70,7 @@ class Unsir(IterativeMethod):
     )
 
     def __call__(self, model: nn.Module, request: Granted, run: Run) -> nn.Module:
-        """Learn the noise, impair, repair."""
+        """Learn the noise, impair the network, and repair it."""
         images, labels = self._noise(model, requested_classes(model, request), request, run)
         # Classes of earlier requests have no retained images.
         retained_classes = find_head(model).num_classes - len(forgotten_classes(model, request))

@@ -27,7 +27,7 @@ def as_rows(features: Tensor, name: str) -> Tensor:
             f"{name} must have shape (n, d) with at least one row and one column, got {tuple(features.shape)}."
         )
     if not features.is_floating_point():
-        raise UsageError(f"{name} must hold floating-point numbers, got {features.dtype}.")
+        raise UsageError(f"{name} must contain floating-point numbers, got {features.dtype}.")
     return features.flatten(1)
 
 
@@ -36,7 +36,7 @@ def same_rows(x: Tensor, y: Tensor, names: tuple[str, str]) -> None:
     if x.shape[0] != y.shape[0]:
         raise UsageError(
             f"{names[0]} has {x.shape[0]} rows and {names[1]} has {y.shape[0]}: "
-            "both must hold the same samples in the same order."
+            "both must contain the same samples in the same order."
         )
     if x.device != y.device:
         raise UsageError(f"{names[0]} is on {x.device} and {names[1]} on {y.device}: move them to one device.")
@@ -53,7 +53,7 @@ def finite_rows(features: Tensor, name: str) -> Tensor:
     broken = sum(int((~torch.isfinite(block)).any(dim=1).sum()) for block in double_blocks(rows))
     if broken:
         raise UsageError(
-            f"{name} holds NaN or infinite values in {broken} of {rows.shape[0]} rows: "
+            f"{name} contains NaN or infinite values in {broken} of {rows.shape[0]} rows: "
             "check the model that produced them."
         )
     return rows
@@ -64,7 +64,7 @@ def check_labels(labels: Tensor, rows: Tensor, name: str) -> Tensor:
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex() or labels.ndim != 1:
         raise UsageError(f"{name} must be a 1-D tensor of integer class indices.")
     if labels.shape[0] != rows.shape[0]:
-        raise UsageError(f"{name} has {labels.shape[0]} entries for {rows.shape[0]} samples: give one per sample.")
+        raise UsageError(f"{name} has {labels.shape[0]} entries for {rows.shape[0]} samples: pass one per sample.")
     return labels.to(device=rows.device, dtype=torch.int64)
 
 
@@ -85,7 +85,7 @@ def class_tuple(classes: int | Iterable[int]) -> tuple[int, ...]:
 
 
 def is_forgotten(labels: Tensor, classes: tuple[int, ...]) -> Tensor:
-    """Return for every label whether its class is among the forgotten ones, shape (n,), bool."""
+    """Return for every label whether its class is a forgotten class, (n,) booleans."""
     return torch.isin(labels, torch.tensor(classes, device=labels.device, dtype=labels.dtype))
 
 
@@ -98,7 +98,7 @@ def two_splits(
     if train.shape[1] != test.shape[1] or train.device != test.device:
         raise UsageError(
             f"train_features ({train.shape[1]} columns, {train.device}) and test_features ({test.shape[1]} columns, "
-            f"{test.device}) must come from the same model and lie on one device."
+            f"{test.device}) must be features of the same model on one device."
         )
     return train, train_labels, test, test_labels
 

@@ -5,9 +5,9 @@ from torch import Tensor
 
 
 def stratified_sample(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Choose `size` samples with every class in its share: sorted indices into labels (n,), or all if n <= size.
+    """Draw `size` samples with the class shares of `labels`. Return their sorted indices, or all if n <= size.
 
-    Shares are rounded by largest remainder, so that the sizes of the classes are off by less than one.
+    Shares are rounded by largest remainder, so that the number of samples of each class is off by less than one.
     """
     if len(labels) <= size:
         return torch.arange(len(labels), device=labels.device)
@@ -23,10 +23,10 @@ def stratified_sample(labels: Tensor, size: int, generator: torch.Generator) -> 
 
 
 def stratified_folds(strata: Tensor, folds: int, generator: torch.Generator) -> Tensor:
-    """Deal the samples of each stratum out over the folds in random order: fold numbers, shape (n,).
+    """Distribute the samples of each stratum over the folds in random order. Return the fold of each sample, (n,).
 
-    Each stratum continues at the fold after the last one, in the order of the strata's numbers. The sizes of the folds,
-    and their shares of any run of neighbouring strata, differ by at most one.
+    Each stratum starts at the fold after the last fold of the previous stratum, in the order of the strata's numbers.
+    The sizes of the folds differ by at most one. So do their numbers of samples from any neighbouring strata.
     """
     order = torch.randperm(len(strata), generator=generator).to(strata.device)
     order = order[strata[order].argsort(stable=True)]

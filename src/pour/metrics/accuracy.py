@@ -47,5 +47,5 @@ def predicted_classes(scores: Tensor) -> Tensor:
         )
     # argmax returns a class for a row of NaN, so that a diverged model would get an accuracy.
     if bool(torch.isnan(scores).any()):
-        raise UsageError("scores hold NaN values: check the model that produced them.")
+        raise UsageError("scores contain NaN values: check the model that produced them.")
     return scores.argmax(dim=1)

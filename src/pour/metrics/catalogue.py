@@ -39,7 +39,7 @@ Meaning = Literal["leak", "destroyed", "loss", "better", "towards original", "de
 - `leak`: more of the forgotten class remains than in a model that never saw it.
 - `destroyed`: less structure remains than in such a model.
 - `loss`: the same as `destroyed`, unless the original model was no better.
-- `better`: the value is on the harmless side.
+- `better`: the value differs in the harmless direction.
 - `towards original`: a leak if the original model's value is outside on the same side, otherwise `destroyed`.
 - `depends`: the verdicts on other metrics decide, see `pour.auditing.verdict`.
 """
@@ -72,7 +72,7 @@ class Metric:
     below: Meaning | None = None
     """Meaning of a value below the retrained model's interval; None for a metric without a verdict."""
     chance: float | None = None
-    """Value of an attack that learned nothing. A value between it and the retrained model's is no leak."""
+    """Value of an attack that learned nothing. A value between it and the retrained model's value is no leak."""
     percent: bool = False
     """Whether tables show the value times 100."""
     glance: bool = False
@@ -84,7 +84,7 @@ class Metric:
     latex: str = ""
     """Column header in a LaTeX table; by default the label."""
     compute: Compute | None = None
-    """Function that an audit calls for each model, for a metric of another package. An audit computes pour's itself."""
+    """Function that an audit calls for each model, for a metric of another package; None for the metrics of pour."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.title)

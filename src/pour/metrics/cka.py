@@ -11,10 +11,10 @@ from pour.metrics._inputs import as_rows, same_rows, to_float64
 
 __all__ = ["linear_cka", "linear_ckas"]
 
-# Rows per step: few on a CPU, whose cache should contain the float64 copy, and more on a GPU for large products.
+# Number of rows per step: few on a CPU, whose cache should contain the float64 copy; more on a GPU.
 _CPU_BLOCK = 2048
 _BLOCK = 8192
-# Below this share of the raw second moment a variance is rounding of a constant.
+# A variance below this share of the raw second moment is the rounding error of a constant.
 _CONSTANT = 1e-12
 
 
@@ -22,19 +22,19 @@ def linear_cka(x: Tensor, y: Tensor, *, center: bool = True, debiased: bool = Fa
     """Return the linear CKA of two feature matrices of the same samples.
 
     CKA = |Y^T X|_F^2 / (|X^T X|_F |Y^T Y|_F) = <K, L>_F / (|K|_F |L|_F), K = X X^T, L = Y Y^T, of centred columns
-    (Kornblith et al. 2019). Products are taken between features (d x d) or between samples (n x n), whichever is
-    cheaper, in float64: float32 norms of large matrices are off by percents.
+    (Kornblith et al. 2019). Products are computed between features (d x d) or between samples (n x n), whichever is
+    cheaper. They are in float64, because float32 norms of large matrices have errors of several percent.
 
     Args:
-        x: features of one model, shape (n, d_x); feature maps are flattened.
-        y: features of the other, shape (n, d_y), the same samples in the same order.
-        center: centre the columns; `False` gives the formula as printed in the paper, which is near 1 for any two
-            sets of features whose mean is large beside their spread.
-        debiased: use the unbiased estimator of HSIC (Song et al. 2012), which does not grow with d/n; needs n >= 4
+        x: Features of one model, (n, d_x). Feature maps are flattened.
+        y: Features of the other model on the same samples in the same order, (n, d_y).
+        center: Centre the columns. `False` computes the formula as printed in the paper. It is near 1 for any two sets
+            of features whose mean is large compared with their spread.
+        debiased: Use the unbiased estimator of HSIC (Song et al. 2012), which does not grow with d/n. It needs n >= 4
             and can be slightly negative.
 
     Returns:
-        A float64 scalar; 0 where either side is constant (has no structure to compare), so also for n = 1.
+        A float64 scalar. It is 0 if the features of either model are constant, so also for n = 1.
 
     Examples:
         >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0], [2.0, 2.0], [0.0, 3.0]])
@@ -46,11 +46,11 @@ def linear_cka(x: Tensor, y: Tensor, *, center: bool = True, debiased: bool = Fa
 
 
 def linear_ckas(x: Tensor, y: Tensor, debiased: Sequence[bool], *, center: bool = True) -> list[Tensor]:
-    """Return the linear CKA of two feature matrices with each of the estimators, see `linear_cka`."""
+    """Return the linear CKA of two feature matrices, one value per entry of `debiased`, see `linear_cka`."""
     x, y = check_pair(x, y)
     n, dx, dy = len(x), x.shape[1], y.shape[1]
-    # CKA of centred features ignores a shift: the first row in the place of the mean keeps the numbers small, costs
-    # no pass over the data, and turns constant features into exact zeros.
+    # CKA of centred features does not depend on a shift. Subtracting the first row instead of the mean keeps the
+    # numbers small, needs no pass over the data, and turns constant features into exact zeros.
     shifts = (x[:1].double(), y[:1].double()) if center else None
     if n * (dx + dy) < dx * dx + dy * dy + dx * dy:
         return [_compute_gram(x, y, shifts, value) for value in debiased]
@@ -59,7 +59,7 @@ def linear_ckas(x: Tensor, y: Tensor, debiased: Sequence[bool], *, center: bool 
 
 
 class Moments(NamedTuple):
-    """Sums over samples; w_i = (1, |x_i|^2, |y_i|^2) is what the unbiased estimator needs besides products."""
+    """Sums over samples. The unbiased estimator needs the weights w_i = (1, |x_i|^2, |y_i|^2) besides products."""
 
     xx: Tensor
     """sum x x^T, (d_x, d_x)."""
@@ -75,7 +75,7 @@ class Moments(NamedTuple):
     """sum w w^T, (3, 3): its first entry is n."""
 
     def sized(self, dx: int, dy: int) -> "Moments":
-        """Return a copy in which sums that have no shape yet are spread to the full one."""
+        """Return a copy in which scalar sums, which have no samples yet, are expanded to matrices."""
         shapes = ((dx, dx), (dy, dy), (dx, dy), (3, dx), (3, dy), (3, 3))
         return Moments(*(m.expand(shape).clone() for m, shape in zip(self, shapes, strict=True)))
 
@@ -87,7 +87,7 @@ def no_moments(device: torch.device | None = None) -> Moments:
 
 @torch.no_grad()
 def add_moments(moments: Moments, x: Tensor, y: Tensor, shifts: tuple[Tensor, Tensor] | None = None) -> Moments:
-    """Return the sums with the samples of a batch added, shifted where a shift is given."""
+    """Return the sums with the samples of a batch added. Subtract `shifts` from the samples first, if not None."""
     moments = moments.sized(x.shape[1], y.shape[1])
     xx, yy, xy, weighted_x, weighted_y, weights = moments
     rows = _CPU_BLOCK if x.device.type == "cpu" else _BLOCK
@@ -129,8 +129,8 @@ def cka_of_moments(m: Moments, center: bool, debiased: bool) -> Tensor:
         return torch.zeros_like(n)
     hsic = [product.square().sum() for product in (xy, xx, yy)]
     if debiased:
-        # |x_i - mean|^2 = u . w_i - 2 mean . x_i, and the same for y with v: so the sums over samples of products
-        # of two centred norms follow from the moments.
+        # |x_i - mean|^2 = u . w_i - 2 mean . x_i, and the same for y with v. So the moments determine the sums of the
+        # products of two centred norms over samples.
         one, zero = torch.ones_like(n), torch.zeros_like(n)
         u = torch.stack([mean_x @ mean_x, one, zero])
         v = torch.stack([mean_y @ mean_y, zero, one])
@@ -153,7 +153,7 @@ def _compute_gram(x: Tensor, y: Tensor, shifts: tuple[Tensor, Tensor] | None, de
 
 
 def gram(features: Tensor, shift: Tensor | None) -> Tensor:
-    """Return the n x n matrix of products of (centred, where a shift is given) samples, float64."""
+    """Return the n x n matrix of products of the samples in float64, centred if `shift` is not None."""
     rows = to_float64(features)
     if shift is not None:
         rows = rows - shift
@@ -178,10 +178,10 @@ def gram_cka(a: Tensor, b: Tensor, hsic_a: Tensor, hsic_b: Tensor, debiased: boo
 
 
 def _unbiased(biased: Tensor, norms: Tensor, total_x: Tensor, total_y: Tensor, n: Tensor) -> Tensor:
-    """Song's unbiased HSIC times n (n - 3), from centred features.
+    """Return Song's unbiased HSIC times n (n - 3), from centred features.
 
-    Centred columns make the row sums of the Gram matrix without its diagonal equal to minus that diagonal, and the
-    estimator reduces to |X^T Y|^2 - n/(n-2) sum_i |x_i|^2 |y_i|^2 + (sum |x_i|^2) (sum |y_i|^2) / ((n-1)(n-2)).
+    If the columns are centred, the row sums of the Gram matrix without its diagonal are minus that diagonal. The
+    estimator is then |X^T Y|^2 - n/(n-2) sum_i |x_i|^2 |y_i|^2 + (sum |x_i|^2) (sum |y_i|^2) / ((n-1)(n-2)).
     """
     if float(n) < 4:
         raise UsageError(f"the debiased CKA needs at least 4 samples, got {int(n)}: use debiased=False.")
@@ -194,7 +194,7 @@ def _ratio(xy: Tensor, xx: Tensor, yy: Tensor, *, debiased: bool) -> Tensor:
     if not (float(xx) > 0 and float(yy) > 0):
         return torch.zeros_like(xy)
     value = xy / (xx.sqrt() * yy.sqrt())
-    # Only rounding can take the biased value out of [0, 1].
+    # The biased value can be outside of [0, 1] only by rounding.
     return value if debiased else value.clamp(0, 1)
 
 
@@ -205,7 +205,7 @@ def check_options(center: bool, debiased: bool) -> None:
 
 
 def check_pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the features of the same samples as rows, ready for float64."""
+    """Return the features of two models on the same samples as rows, on a device with float64."""
     x, y = as_rows(x, "x"), as_rows(y, "y")
     same_rows(x, y, ("x", "y"))
     # mps has no float64.
@@ -215,4 +215,4 @@ def check_pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def _check_finite(*sums: Tensor) -> None:
     # One bad feature makes the sums NaN or infinite, so that batches need no check.
     if not all(bool(torch.isfinite(s).all()) for s in sums):
-        raise UsageError("the features hold NaN, infinite or overflowing values: check the models that produced them.")
+        raise UsageError("the features contain NaN, infinite or too large values: check the models that produced them.")

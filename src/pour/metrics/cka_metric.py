@@ -1,4 +1,4 @@
-"""Linear CKA as a torchmetrics class, in a file of its own because importing torchmetrics takes a second."""
+"""Linear CKA as a torchmetrics class, in a separate file because importing torchmetrics takes a second."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +16,10 @@ __all__ = ["LinearCKA"]
 class LinearCKA(Metric):
     """Linear CKA of paired batches in one pass. It is exact for splits of any size.
 
-    Its state are sums over samples, O(d_x^2 + d_y^2) numbers in float64, which processes add. Batches are never
-    averaged. The centred, uncentred and debiased values have the same sums, so a `torchmetrics.MetricCollection` of
-    them computes the sums once. Raw sums lose digits if the mean's norm is R times the spread: relative errors are
-    about 1e-16 R^2, debiased 1e-16 R^4. Features of networks have R < 10.
+    Its state consists of sums over samples, O(d_x^2 + d_y^2) numbers in float64. Several processes add their sums.
+    Batches are never averaged. The centred, uncentred and debiased values use the same sums, so a
+    `torchmetrics.MetricCollection` of them computes the sums once. Raw sums lose digits if the mean's norm is R times
+    the spread: relative errors are about 1e-16 R^2, debiased 1e-16 R^4. Features of networks have R < 10.
 
     Args:
         num_features_x: Number of columns of x, by default the columns of the first batch.
@@ -60,7 +60,7 @@ class LinearCKA(Metric):
         self.center = center
         self.debiased = debiased
         if num_features_x is None and num_features_y is not None:
-            raise UsageError("num_features_y was given without num_features_x: give both, or neither.")
+            raise UsageError("num_features_y is set without num_features_x: pass both, or neither.")
         num_features_y = num_features_x if num_features_y is None else num_features_y
         # Zeros without a shape get the shape of the first batch.
         moments = no_moments() if num_features_x is None else no_moments().sized(num_features_x, num_features_y or 0)
@@ -83,7 +83,7 @@ class LinearCKA(Metric):
     def compute(self) -> Tensor:
         """Return the CKA of all samples as a float64 scalar."""
         if float(self.weights.sum()) == 0:
-            raise UsageError("LinearCKA has seen no samples: call update with features first.")
+            raise UsageError("LinearCKA has no samples: call update with features first.")
         return cka_of_moments(self._moments(), self.center, self.debiased)
 
     def sync(
@@ -93,7 +93,7 @@ class LinearCKA(Metric):
         should_sync: bool = True,
         distributed_available: Callable[[], bool] | None = None,
     ) -> None:
-        """Add the sums of all processes, also of processes without a batch, which do not know the sizes."""
+        """Add the sums of all processes. Processes without a batch get the sizes of the sums from the others."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         if should_sync and distributed and not self._is_synced:
             moments = self._moments()

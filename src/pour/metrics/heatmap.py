@@ -17,17 +17,17 @@ Layers = Mapping[str, Tensor] | Sequence[Tensor]
 def cka_heatmap(layers_a: Layers, layers_b: Layers, *, center: bool = True, debiased: bool = False) -> Tensor:
     """Return the matrix of linear CKA between the layers of two models on the same samples.
 
-    With few samples beside the layers' widths, as usual, the n x n products of each layer are taken once and serve
-    its whole row or column; with many samples the layers are compared in feature space.
+    If there are few samples compared with the layers' widths, as usual, the n x n products of each layer are computed
+    once for its whole row or column. Otherwise the products of features are computed for each pair of layers.
 
     Args:
-        layers_a: features of each layer of one model, each of shape (n, ...), in order or by name.
-        layers_b: the same for the other model, the same samples in the same order.
-        center: as in `linear_cka`.
-        debiased: as in `linear_cka`.
+        layers_a: Features of each layer of one model, each (n, ...), in order or by name.
+        layers_b: Features of each layer of the other model, on the same samples in the same order.
+        center: Centre the columns, see `linear_cka`.
+        debiased: Use the unbiased estimator, see `linear_cka`.
 
     Returns:
-        float64 of shape (number of layers of a, number of layers of b).
+        A float64 matrix, (number of layers of a, number of layers of b).
 
     Examples:
         >>> first, second = torch.eye(5), torch.eye(5).cumsum(0)
@@ -64,5 +64,5 @@ def _gram(layer: Tensor, center: bool) -> Tensor:
 def _rows(layers: Layers, name: str) -> dict[str, Tensor]:
     named = layers if isinstance(layers, Mapping) else {str(i): layer for i, layer in enumerate(layers)}
     if not named:
-        raise UsageError(f"{name} is empty: give the features of at least one layer.")
+        raise UsageError(f"{name} is empty: pass the features of at least one layer.")
     return {f"{name}[{key}]": as_rows(layer, f"{name}[{key}]") for key, layer in named.items()}

@@ -8,7 +8,7 @@ from pour.errors import UsageError
 __all__ = ["Z95", "Estimate", "auc_estimate", "balanced_accuracy", "rate_difference", "wilson"]
 
 Z95 = 1.959963984540054
-"""The normal quantile of a two-sided 95 % interval."""
+"""Normal quantile of a two-sided 95 % interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,14 @@ class Estimate:
     """
 
     value: float
-    """The point estimate."""
+    """Measured value, the point estimate."""
     low: float
     """Lower end of the 95 % interval."""
     high: float
     """Upper end of the 95 % interval."""
 
     def covers(self, other: float) -> bool:
-        """Return whether `other` lies in the interval."""
+        """Return whether `other` is in the interval."""
         return self.low <= other <= self.high
 
     def __str__(self) -> str:
@@ -38,8 +38,8 @@ class Estimate:
 def wilson(successes: int, n: int) -> Estimate:
     """Return the rate `successes / n` with Wilson's score interval.
 
-    The interval holds the p with |rate - p| <= z sqrt(p (1 - p) / n); it stays in [0, 1] and does not shrink to a
-    point at rates of 0 and 1.
+    The interval contains all p with |rate - p| <= z sqrt(p (1 - p) / n). It is inside [0, 1], and its width is above 0
+    even at rates of 0 and 1.
 
     Examples:
         >>> print(wilson(0, 100))
@@ -51,14 +51,14 @@ def wilson(successes: int, n: int) -> Estimate:
     spread = 1 + Z95**2 / n
     centre = (rate + Z95**2 / (2 * n)) / spread
     half = Z95 * sqrt(rate * (1 - rate) / n + Z95**2 / (4 * n**2)) / spread
-    # At the two ends the formula is exactly 0 or 1 but for rounding.
+    # At the two ends the formula is 0 or 1 up to rounding.
     low = 0.0 if successes == 0 else max(0.0, centre - half)
     high = 1.0 if successes == n else min(1.0, centre + half)
     return Estimate(rate, low, high)
 
 
 def balanced_accuracy(true_positive: Estimate, false_positive: Estimate) -> Estimate:
-    """Return (TPR + 1 - FPR) / 2 with the interval of the `rate_difference`.
+    """Return (TPR + 1 - FPR) / 2, with the interval that follows from `rate_difference`.
 
     Examples:
         >>> print(balanced_accuracy(wilson(90, 100), wilson(10, 100)))
@@ -71,8 +71,8 @@ def balanced_accuracy(true_positive: Estimate, false_positive: Estimate) -> Esti
 def rate_difference(one: Estimate, other: Estimate) -> Estimate:
     """Return the difference of two independent rates with Newcombe's interval.
 
-    The ends of the two rates' own intervals are combined in squares, so that the result inherits their good
-    behaviour near 0 and 1.
+    Its ends combine the ends of the two rates' intervals by the root of the sum of squares. So the interval remains
+    valid for rates near 0 and 1.
 
     Examples:
         >>> print(rate_difference(wilson(90, 100), wilson(10, 100)))
@@ -87,14 +87,15 @@ def rate_difference(one: Estimate, other: Estimate) -> Estimate:
 def auc_estimate(auc: float, positives: int, negatives: int) -> Estimate:
     """Return an area under the ROC curve with the score interval of Hanley and McNeil's variance.
 
-    The interval holds the theta with |auc - theta| <= z sqrt(V(theta)),
-    V(theta) = theta (1 - theta) (1 + (N - 1) ((1 - theta)/(2 - theta) + theta/(1 + theta))) / (m n), N = (m + n)/2:
-    Newcombe's fifth method (2006), the analogue of Wilson's interval, which keeps a width at areas of 0 and 1.
+    The interval contains all theta with |auc - theta| <= z sqrt(V(theta)),
+    V(theta) = theta (1 - theta) (1 + (N - 1) ((1 - theta)/(2 - theta) + theta/(1 + theta))) / (m n), N = (m + n)/2.
+    This is Newcombe's fifth method (2006), the analogue of Wilson's interval. Its width is above 0 even at areas of 0
+    and 1.
 
     Args:
-        auc: the area, in [0, 1].
-        positives: number m of positive samples.
-        negatives: number n of negative samples.
+        auc: Area, in [0, 1].
+        positives: Number m of positive samples.
+        negatives: Number n of negative samples.
 
     Examples:
         >>> print(auc_estimate(1.0, 50, 50))
@@ -102,7 +103,7 @@ def auc_estimate(auc: float, positives: int, negatives: int) -> Estimate:
     """
     if positives < 1 or negatives < 1 or not 0 <= auc <= 1:
         raise UsageError(
-            f"an area under the ROC curve lies in [0, 1] and needs samples of both kinds, "
+            f"an area under the ROC curve is in [0, 1] and needs samples of both kinds, "
             f"got {auc} from {positives} positives and {negatives} negatives."
         )
     mean_size = (positives + negatives) / 2

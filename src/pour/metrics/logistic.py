@@ -12,8 +12,8 @@ from pour.metrics._inputs import finite_rows
 
 __all__ = ["LogisticFit", "logistic_regression", "standardise"]
 
-# A full Newton step whose predicted gain in the mean loss is below this ends the search; the error that remains is
-# smaller again by the square of the residual left by the conjugate gradients.
+# A full Newton step ends the search if its predicted gain in the mean loss is below this limit. The remaining error is
+# smaller than the gain by the square of the residual of the conjugate gradients.
 _DECREMENT = 1e-13
 _RESIDUAL = 1e-2
 _CG_STEPS = 40
@@ -22,7 +22,7 @@ _NEWTON_STEPS = 60
 
 @dataclass(frozen=True, slots=True)
 class LogisticFit:
-    """Linear scores whose sign is the predicted side, one column per problem."""
+    """Fitted coefficients of each problem. The sign of a linear score is the predicted side."""
 
     coef: Tensor
     """Coefficients, shape (problems, d), float64."""
@@ -30,7 +30,7 @@ class LogisticFit:
     """Intercepts, shape (problems,), float64."""
 
     def decision(self, features: Tensor) -> Tensor:
-        """Return the scores x . coef + intercept of features (n, d), shape (n, problems); positive means True."""
+        """Return the scores x . coef + intercept of features (n, d), (n, problems). A positive score predicts True."""
         return torch.addmm(self.intercept, features.to(self.coef), self.coef.T)
 
 
@@ -46,10 +46,11 @@ def logistic_regression(
 ) -> LogisticFit:
     """Fit a binary logistic regression to each of B problems on the same features, all in one call.
 
-    Minimises |w|^2 / 2 + C sum_i s_i log(1 + exp(-y_i (w . x_i + b))), y = +-1, the intercept b not regularised: the
-    objective of scikit-learn's `LogisticRegression(C=C, class_weight="balanced")`. Newton steps with line search, each
-    solved by conjugate gradients preconditioned with the exact Hessian of an earlier step, which is renewed when it
-    has become poor. Stops after a step whose predicted gain in the mean loss is below 1e-13.
+    The objective is |w|^2 / 2 + C sum_i s_i log(1 + exp(-y_i (w . x_i + b))) with y = +-1; the intercept b is not
+    regularised. It is the objective of scikit-learn's `LogisticRegression(C=C, class_weight="balanced")`. It is
+    minimised by Newton steps with line search. Conjugate gradients solve each step, preconditioned with the exact
+    Hessian of an earlier step. The Hessian is computed again if it no longer helps. The search stops after a step
+    whose predicted gain in the mean loss is below 1e-13.
 
     Args:
         features: shape (n, d), on any device; standardise them first (`standardise`), or ask for it.
@@ -128,7 +129,7 @@ def _mean_and_deviation(rows: Tensor) -> tuple[Tensor, Tensor]:
     for block in double_blocks(rows):
         squares += (block - mean).square().sum(dim=0)
     deviation = (squares / len(rows)).sqrt()
-    # Rounding leaves a constant column a deviation of some ulps of its value, which would blow up into noise.
+    # The deviation of a constant column is some rounding errors of its value. Dividing by it would return noise.
     constant = deviation <= 1000 * torch.finfo(mean.dtype).eps * mean.abs()
     return mean, torch.where(constant, torch.ones_like(deviation), deviation)
 
@@ -165,7 +166,7 @@ def _problems(targets: Tensor, include: Tensor | None, n: int, device: torch.dev
 
 
 def _weights(side: Tensor, used: Tensor, balanced: bool) -> Tensor:
-    """Weights of the mean loss, shape (n, B); without balancing they sum to 1 in each problem, and so with it."""
+    """Return the weights of the mean loss, (n, B). They sum to 1 in each problem, with and without balancing."""
     total = used.sum(dim=0).double()
     if not balanced:
         return used / total
@@ -174,7 +175,7 @@ def _weights(side: Tensor, used: Tensor, balanced: bool) -> Tensor:
 
 
 def _factor(x: Tensor, curvature: Tensor, ridge: Tensor) -> Tensor:
-    """Cholesky factors of the problems' Hessians, shape (B, d + 1, d + 1)."""
+    """Return the Cholesky factors of the problems' Hessians, (B, d + 1, d + 1)."""
     factors = []
     for h, r in zip(curvature.T, ridge.T, strict=True):
         hessian = x.new_zeros(x.shape[1], x.shape[1])
@@ -182,7 +183,7 @@ def _factor(x: Tensor, curvature: Tensor, ridge: Tensor) -> Tensor:
             rows = part > 0
             root = block[rows] * part[rows].sqrt().unsqueeze(1)
             hessian.addmm_(root.T, root)
-        # The intercept has no ridge, and its curvature can underflow where all samples are far on their side.
+        # The intercept has no ridge, and its curvature can underflow if all samples are far on their side.
         hessian.diagonal().add_(r + 1e-12 * hessian.diagonal().max() + torch.finfo(x.dtype).tiny)
         factors.append(torch.linalg.cholesky(hessian))
     return torch.stack(factors)
@@ -191,7 +192,7 @@ def _factor(x: Tensor, curvature: Tensor, ridge: Tensor) -> Tensor:
 def _newton_direction(
     x: Tensor, curvature: Tensor, ridge: Tensor, gradient: Tensor, factor: Tensor
 ) -> tuple[Tensor, bool]:
-    """Solve H step = -gradient for all problems; also say whether the preconditioner has become poor."""
+    """Return the solution of H step = -gradient for all problems, and whether the preconditioner is too old."""
 
     def precondition(r: Tensor) -> Tensor:
         return torch.cholesky_solve(r.T.unsqueeze(2), factor).squeeze(2).T
@@ -218,7 +219,10 @@ def _newton_direction(
 def _line_search(
     w: Tensor, step: Tensor, scores: Tensor, moved: Tensor, y: Tensor, weight: Tensor, ridge: Tensor, decrement: Tensor
 ) -> Tensor:
-    """Halve each problem's step until its loss falls as it should; the scores move linearly, so this is cheap."""
+    """Return the size of each problem's step, halved until the loss decreases enough.
+
+    Scores are linear in the size, so a trial needs no product with the features.
+    """
 
     def loss(size: Tensor) -> Tensor:
         fit = (weight * F.softplus(-y * (scores + size * moved))).sum(dim=0)

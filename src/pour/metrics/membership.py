@@ -1,4 +1,4 @@
-"""rMIA: a linear attack that finds, from features, the training images among images of the forgotten class."""
+"""rMIA: a linear attack that identifies training images of the forgotten class by their features."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ __all__ = ["Membership", "rmia"]
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Outcome of the membership attack on images of the forgotten classes; rates with 95 % intervals."""
+    """Result of the membership attack on images of the forgotten classes; rates with 95 % intervals."""
 
     tpr: Estimate
-    """Share of held-out training images called members: the paper's rMIA. Read it beside `fpr`, not beside 0.5."""
+    """Share of held-out training images called members, the paper's rMIA. Compare it with `fpr`, not with 0.5."""
     fpr: Estimate
     """Share of held-out test images called members."""
     balanced_accuracy: Estimate
@@ -29,9 +29,9 @@ class Membership:
     auc: Estimate
     """Area under the ROC curve of the attack's scores, compared within folds."""
     members: int
-    """Training images of the forgotten classes that were attacked (after the reduction to the test split's size)."""
+    """Number of attacked training images of the forgotten classes, after the reduction to the test split's size."""
     others: int
-    """Test images of the forgotten classes that were attacked."""
+    """Number of attacked test images of the forgotten classes."""
 
 
 def rmia(
@@ -47,21 +47,22 @@ def rmia(
 ) -> Membership:
     """Run the paper's five-fold linear membership attack on features.
 
-    Training samples of all classes are reduced to the number of test samples (stratified by class); the features are
-    standardised; folds are stratified by class and membership; a class-balanced logistic regression learns training
-    against test on four folds and calls the images of the forgotten classes in the fifth. Every such image is called
-    once, and rates are over all of them, which is the mean over folds of equal size. Intervals: Wilson for the rates,
-    Newcombe for the balanced accuracy, `auc_estimate` for the area.
+    Training samples of all classes are reduced to the number of test samples, stratified by class. The features are
+    standardised. Folds are stratified by class and membership. A class-balanced logistic regression learns to
+    distinguish training from test samples on four folds, and predicts the membership of the images of the forgotten
+    classes in the fifth. Every such image is predicted once. The rates are over all these images, which is the mean
+    over folds of equal size. Intervals: Wilson for the rates, Newcombe for the balanced accuracy, `auc_estimate` for
+    the area.
 
     Args:
-        train_features: features of un-augmented training images of all classes, shape (n, d).
-        train_labels: their classes, shape (n,).
-        test_features: features of test images of all classes, shape (m, d).
-        test_labels: their classes, shape (m,).
-        classes: the forgotten classes.
-        folds: number of folds.
-        C: inverse strength of the attack's regularisation.
-        seed: fixes the reduction and the folds.
+        train_features: Features of un-augmented training images of all classes, (n, d).
+        train_labels: Classes of the training images, (n,).
+        test_features: Features of test images of all classes, (m, d).
+        test_labels: Classes of the test images, (m,).
+        classes: Forgotten classes.
+        folds: Number of folds.
+        C: Inverse strength of the attack's regularisation.
+        seed: Seed of the reduction and of the folds.
 
     Examples:
         >>> _ = torch.manual_seed(0)
@@ -86,7 +87,7 @@ def rmia(
                 f"one per fold, got {count}."
             )
 
-    # Numbering the forgotten classes' strata next to each other gives every fold some of them.
+    # The strata of the forgotten classes have neighbouring numbers, so that every fold gets some of their samples.
     span = int(labels.max()) - int(labels.min()) + 1
     strata = labels + span * ((~attacked).long() + 2 * member.long())
     fold = stratified_folds(strata, folds, generator)
@@ -104,7 +105,10 @@ def rmia(
 
 
 def _auc_within_folds(scores: Tensor, member: Tensor, fold: Tensor, folds: int) -> float:
-    """Share of (member, other) pairs of the same fold in the right order; scores of different fits do not compare."""
+    """Return the share of (member, other) pairs of one fold in the right order.
+
+    Scores of different folds are not compared, because they come from different fits.
+    """
     right, pairs = 0.0, 0
     for k in range(folds):
         inside, outside = scores[(fold == k) & member], scores[(fold == k) & ~member]

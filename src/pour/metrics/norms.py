@@ -14,8 +14,8 @@ __all__ = ["norm_leak"]
 def norm_leak(forget_features: Tensor, retain_features: Tensor) -> Estimate:
     """Return max(A, 1 - A), with A the area under the ROC curve of |z| for forgotten against retained images.
 
-    It is the area for an attacker who knows which side has the longer features, so it is at least 0.5. Constant norms
-    give 0.5 exactly. The interval is that of `auc_estimate`.
+    It is the area for an attacker who knows which side has the longer features, so it is at least 0.5. For constant
+    norms it is exactly 0.5. The interval comes from `auc_estimate`.
 
     Args:
         forget_features: Features of forgotten images, (m, d).
@@ -27,8 +27,8 @@ def norm_leak(forget_features: Tensor, retain_features: Tensor) -> Estimate:
     """
     forget, retain = _norms(forget_features, "forget_features"), _norms(retain_features, "retain_features")
     area = roc_auc(forget, retain)
-    found = auc_estimate(max(area, 1 - area), len(forget), len(retain))
-    return Estimate(found.value, max(0.5, found.low), found.high)
+    estimate = auc_estimate(max(area, 1 - area), len(forget), len(retain))
+    return Estimate(estimate.value, max(0.5, estimate.low), estimate.high)
 
 
 def _norms(features: Tensor, name: str) -> Tensor:

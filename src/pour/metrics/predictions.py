@@ -18,14 +18,14 @@ def answer_distance(counts: Sequence[int], reference: Sequence[int]) -> Estimate
     """Return the total variation distance of two models' answers, from the number of times each class is the answer.
 
     It is the share of images whose answers would have to change for equal counts: 0 if both models answer each class
-    equally often, 1 if they have no answer in common. A model that never saw a class answers its images with other
-    classes, and a person with access to these answers can compare them with the answers of another model.
+    equally often, 1 if they have no answer in common. A model that was trained without a class answers its images with
+    other classes. Anyone with access to these answers can compare them with the answers of another model.
 
     The distance is p(A) - q(A) for the classes A that the first model answers more often. The interval starts from the
     interval of the difference of these two rates. Chance decides in part which classes are in A, so the distance is too
-    large, and more so for fewer images per class: by 0.05 for 1,000 images and 9 classes, by 0.5 for 100 images and 99
-    classes, of two models with equal answers. The lower end is lowered by the largest such error. The models count as
-    independent, which makes the interval too wide rather than too narrow for answers to the same images.
+    large, and more so for fewer images per class. For two models with equal answers it is too large by 0.05 for 1,000
+    images and 9 classes, and by 0.5 for 100 images and 99 classes. The lower end is lowered by the largest such error.
+    The models count as independent. For answers to the same images this makes the interval too wide, not too narrow.
 
     Args:
         counts: Number of times that each class is the answer.
@@ -40,7 +40,7 @@ def answer_distance(counts: Sequence[int], reference: Sequence[int]) -> Estimate
     n, m = sum(counts), sum(reference)
     if min(n, m) < 1 or min(*counts, *reference) < 0:
         raise UsageError(
-            "Answers are compared by their counts, which must not be negative, with one at least on each side."
+            "Counts of answers must not be negative, and each model needs at least one answer; pass other counts."
         )
     more_often = [c for c, (one, other) in enumerate(zip(counts, reference, strict=True)) if one * m > other * n]
     rates = [wilson(sum(side[c] for c in more_often), total) for side, total in ((counts, n), (reference, m))]
@@ -51,8 +51,8 @@ def answer_distance(counts: Sequence[int], reference: Sequence[int]) -> Estimate
 def _chance_part(counts: Sequence[int], reference: Sequence[int]) -> float:
     """Return the largest part of the distance that may be chance: half the sum of E|d| - |E d| over the classes.
 
-    d, the difference of a class's two shares, is taken as normal. Its mean is the value in its 95 % interval nearest to
-    0, where the part is largest.
+    The difference d of a class's two shares is assumed to be normal. Its mean is the value in its 95 % interval that is
+    nearest to 0, at which this part is largest.
     """
     total = 0.0
     for one, other in zip(counts, reference, strict=True):
@@ -90,10 +90,10 @@ def retained_uniformity(scores: Tensor, *, classes: int | Iterable[int]) -> dict
             f"classes {list(forgotten)} must be some, and not all, of the {scores.shape[1]} classes that have a score."
         )
     if len(scores) == 0:
-        raise UsageError("there are no forgotten images to take the entropy of: give at least one row of scores.")
+        raise UsageError("there are no forgotten images to take the entropy of: pass at least one row of scores.")
     entropy = retained_entropies(scores, forgotten).mean()
     if not bool(torch.isfinite(entropy)):
-        raise UsageError("the retained scores hold NaN or infinite values: check the model that produced them.")
+        raise UsageError("the retained scores contain NaN or infinite values: check the model that produced them.")
     # Rounding can make an exactly uniform prediction negative.
     return {"entropy": entropy, "kl_to_uniform": (log(scores.shape[1] - len(forgotten)) - entropy).clamp(min=0)}
 
@@ -106,7 +106,7 @@ def retained_entropies(scores: Tensor, classes: tuple[int, ...]) -> Tensor:
 
 
 def confusion_matrix(scores: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """Count the answers: entry (i, j) is the number of images of class i with the answer j.
+    """Return the counts of answers: entry (i, j) is the number of images of class i with the answer j.
 
     Args:
         scores: Class scores (n, num_classes), or predicted classes (n,) as integers.

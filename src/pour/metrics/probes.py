@@ -1,4 +1,4 @@
-"""Probes: how well a new linear classifier or the nearest neighbours find the forgotten class in features."""
+"""Probes: how well a new linear classifier or the nearest neighbours recognise the forgotten class in features."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ _PAIRS_AT_ONCE = 2**21
 class Probe:
     """Balanced accuracy, with 95 % intervals, of a probe for the forgotten classes; 0.5 is chance.
 
-    A retrained model's features score far above chance too, because images of an unseen class still look different. The
-    target is its value, not 0.5.
+    Features of a retrained model also score far above chance, because images of an unseen class still look different.
+    The target is the value of a retrained model, not 0.5.
     """
 
     against_all: Estimate
@@ -40,16 +40,16 @@ class _Data:
     train: Tensor
     train_labels: Tensor
     train_side: Tensor
-    """Whether a row is of a forgotten class."""
+    """Whether a row belongs to a forgotten class."""
     train_near: Tensor
-    """Whether a row is of a forgotten class or the nearest retained class."""
+    """Whether a row belongs to a forgotten class or to the nearest retained class."""
     test: Tensor
     test_side: Tensor
     test_near: Tensor
     nearest: int
 
     def result(self, called_all: Tensor, called_nearest: Tensor) -> Probe:
-        """Return the balanced accuracies of the test rows that each probe calls forgotten."""
+        """Return the balanced accuracies of both probes, from their predictions (True: forgotten) on test rows."""
         near, side = self.test_near, self.test_side
         return Probe(_balanced(called_all, side), _balanced(called_nearest[near], side[near]), self.nearest)
 
@@ -104,10 +104,10 @@ def knn_probe(
     k: int = 5,
     seed: int = 0,
 ) -> Probe:
-    """Search for the forgotten classes among the nearest training features of each test image.
+    """Predict forgotten classes by the nearest training features of each test image, and score the predictions.
 
-    The k nearest in Euclidean distance vote. The larger side of the training split is reduced to the size of the
-    smaller, stratified by class, so that no side wins by its number of images.
+    The k nearest features in Euclidean distance vote. The larger side of the training split is reduced to the size of
+    the smaller side, stratified by class, so that no side wins by its number of images.
 
     Args:
         train_features: Features of training images of all classes, (n, d).
@@ -144,7 +144,7 @@ def knn_probe(
 
 def _vote(train: Tensor, side: Tensor, test: Tensor, k: int) -> Tensor:
     """Return for each test row whether most of its k nearest training rows are on the side, (m,)."""
-    # Distances do not depend on the mean, but products of rows lose digits to a large common mean.
+    # Distances do not depend on the mean, but products of rows lose digits if the common mean is large.
     mean = sum_rows(train)[0] / len(train)
     train = train - mean
     squares = train.square().sum(dim=1)
@@ -169,14 +169,14 @@ def _data(
     for name, side in (("training", train_side), ("test", test_side)):
         if not bool(side.any()) or bool(side.all()):
             raise UsageError(
-                f"the {name} split holds {int(side.sum())} images of the forgotten classes {list(forgotten)} and "
+                f"the {name} split contains {int(side.sum())} images of the forgotten classes {list(forgotten)} and "
                 f"{int((~side).sum())} of others: a probe needs both."
             )
     nearest = _nearest_class(train, train_labels, train_side)
     train_near, test_near = train_side | (train_labels == nearest), test_side | (test_labels == nearest)
     if not bool((test_labels == nearest).any()):
         raise UsageError(
-            f"the test split holds no image of class {nearest}, the retained class nearest to the forgotten."
+            f"the test split contains no image of class {nearest}, the retained class nearest to the forgotten."
         )
     return _Data(train, train_labels, train_side, train_near, test, test_side, test_near, nearest)
 

@@ -10,13 +10,13 @@ __all__ = ["roc_auc"]
 
 
 def roc_auc(positive: Tensor, negative: Tensor) -> float:
-    """Return the chance that a positive sample's score is above a negative one's, ties counted as one half.
+    """Return the share of pairs in which the positive sample has the higher score. A tie counts as one half.
 
-    This is the area under the ROC curve, (Mann-Whitney's U) / (m n), from one sort of each side.
+    This is the area under the ROC curve, (Mann-Whitney's U) / (m n).
 
     Args:
-        positive: scores of the positive samples, shape (m,).
-        negative: scores of the negative samples, shape (n,).
+        positive: Scores of the positive samples, (m,).
+        negative: Scores of the negative samples, (n,).
 
     Examples:
         >>> roc_auc(torch.tensor([2.0, 3.0]), torch.tensor([1.0, 2.0]))
@@ -29,7 +29,7 @@ def roc_auc(positive: Tensor, negative: Tensor) -> float:
             f"got {len(positive)} positives and {len(negative)} negatives."
         )
     if bool(torch.isnan(positive).any() | torch.isnan(negative).any()):
-        raise UsageError("the scores to rank hold NaN values: check the model that produced them.")
+        raise UsageError("the scores to rank contain NaN values: check the model that produced them.")
     ordered = negative.sort().values
     below = torch.searchsorted(ordered, positive, right=False)
     not_above = torch.searchsorted(ordered, positive, right=True)

@@ -16,7 +16,7 @@ __all__ = ["class_iou", "pixel_confusion", "segmentation_scores"]
 
 
 def pixel_confusion(predicted: Tensor, truth: Tensor, num_classes: int) -> Tensor:
-    """Count pixels by true (row) and predicted class (column): (C, C) int64.
+    """Return the number of pixels by true (row) and predicted class (column), (C, C) int64.
 
     Args:
         predicted: Class indices of any shape.

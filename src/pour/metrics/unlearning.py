@@ -39,8 +39,8 @@ def rus(cka_forget: float, cka_retain: float, *, reference: Reference) -> float:
 def aus(acc_r_original: float, acc_r: float, acc_f: float) -> float:
     """Return the Adaptive Unlearning Score, AUS = (1 - (acc_r_original - acc_r)) / (1 + acc_f).
 
-    All accuracies are fractions on the test split. A score of 1 means that the model lost nothing on the retained
-    classes and kept nothing of the forgotten class. A gain on the retained classes can raise the score above 1.
+    All accuracies are fractions on the test split. The score is 1 if the accuracy on the retained classes did not
+    change and the accuracy on the forgotten class is 0. A gain on the retained classes can raise the score above 1.
 
     Args:
         acc_r_original: Accuracy of the original model on the retained classes.

@@ -1,4 +1,4 @@
-"""Opening a model: find its head, tap its features, forget and fold, save and load, build by name.
+"""Work on a model: find its head, read its features, forget and fold, save and load, build by name.
 
 `history(model)` is in `pour.models.history` and at the top level as `pour.history`.
 """

@@ -43,12 +43,12 @@ _ATTRIBUTE = "_pour_card"
 
 @record(kw_only=False)
 class Architecture:
-    """A name for `pour.models.build_model` and the options to build the same network again."""
+    """Name and options with which `pour.models.build_model` builds the same network again."""
 
     name: str
     options: Mapping[str, Json] = field(default_factory=dict)
     from_user: bool = False
-    """Whether the network is of the user's own code. Its name is then information, from which nothing is built."""
+    """Whether the network is defined in the user's own code. pour builds nothing from the name of such a network."""
 
 
 @record()
@@ -73,7 +73,7 @@ class ModelCard:
     class_names: tuple[str, ...] | None = None
     architecture: Architecture | None = None
     head: str | None = None
-    """Dotted name of the head, or names of several joined by commas. None if it is to be found by its place."""
+    """Dotted name of the head, or names of several heads joined by commas. None if `find_head` must find the head."""
     training: Training | None = None
     """Record of the training, if pour trained the model."""
 
@@ -81,7 +81,7 @@ class ModelCard:
 def card_of(model: nn.Module) -> ModelCard:
     """Return the card of `model`, which is empty for a model that pour has not changed.
 
-    A `NormalizedModel` without a card has the history and the head of the network inside.
+    For a `NormalizedModel` without a card, return the history and the head of the network inside.
     """
     model = unwrap(model)
     card = model.__dict__.get(_ATTRIBUTE)
@@ -106,7 +106,7 @@ def copy_card(source: nn.Module, target: nn.Module) -> None:
 
 
 def remove_cards(model: nn.Module) -> None:
-    """Remove the cards of a model and of its parts, so that nothing of pour is left in it."""
+    """Remove the cards of a model and of its modules, so that the model contains no data of pour."""
     for module in model.modules():
         module.__dict__.pop(_ATTRIBUTE, None)
 
@@ -114,7 +114,7 @@ def remove_cards(model: nn.Module) -> None:
 def class_names(model: nn.Module) -> tuple[str, ...] | None:
     """Return the names of the classes from the card or from a transformers configuration, or None.
 
-    A `NormalizedModel` without names has those of the network inside.
+    For a `NormalizedModel` without names, return the names of the network inside.
     """
     model = unwrap(model)
     names = card_of(model).class_names
@@ -162,7 +162,7 @@ def set_architecture(model: nn.Module, name: str, options: Mapping[str, Any], *,
 
 
 def json_value(value: Any) -> Any:
-    """Return `value` with lists and dictionaries of JSON. Other objects and non-finite numbers become text."""
+    """Return `value` as a JSON value. Other objects and non-finite numbers become text."""
     if isinstance(value, Mapping):
         return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -40,7 +40,7 @@ def save(
 ) -> Path:
     """Write `model` to a safetensors file with its history, classes and architecture. Return the path.
 
-    A failure leaves no file, and an existing file as it was. `load` needs the model if its card has no
+    If writing fails, no new file exists and an existing file is unchanged. `load` needs the model if its card has no
     architecture, see `pour.models.set_architecture`.
 
     Args:
@@ -50,7 +50,7 @@ def save(
         class_names: Names of the classes, if the model's card has none.
 
     Raises:
-        UsageError: The file exists, or the name ends like a file of PyTorch.
+        UsageError: The file exists, or its name has the ending of a PyTorch file.
         PourError: The file cannot be written.
 
     Examples:
@@ -94,7 +94,7 @@ def save(
 
 
 def check_ending(path: Path) -> None:
-    """Raise UsageError for the name of a PyTorch file, which other programs would try to unpickle."""
+    """Raise UsageError if `path` has the ending of a PyTorch file, which other programs would unpickle."""
     if path.suffix.lower() in TORCH_SUFFIXES:
         problem = f"Models are written as safetensors, not as {path.suffix}"
         raise UsageError(f"{problem}; call the file {path.with_suffix('.safetensors').name}.")
@@ -111,8 +111,8 @@ def load(
     Args:
         path: File to read.
         model: Model of the same architecture, which is copied and not changed. Needed if the file names no
-            architecture. For a file of a `NormalizedModel` it may be the network inside, which
-            then takes normalised images as before.
+            architecture. For a file of a `NormalizedModel` it may be the network inside. The result then takes
+            normalised images.
         device: Device of the result; by default the device of `model`, otherwise the CPU.
 
     Raises:
@@ -126,7 +126,7 @@ def load(
     elif header is not None and header.architecture is not None:
         result = rebuild(header.architecture)
     else:
-        raise UsageError(f"{source} contains no name of an architecture; pass the model it belongs to.")
+        raise UsageError(f"{source} contains no name of an architecture; pass a model of the same architecture.")
     if header is None:
         load_plain(result, state, source=str(source))
     else:
@@ -161,7 +161,7 @@ def _unwrapped(header: Header, state: Mapping[str, Tensor]) -> tuple[Header, dic
 
 
 def _without_ties(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the distinct tensors of a state dict, and for each tied tensor the name of the tensor it equals."""
+    """Return the distinct tensors of a state dict, and for each tied tensor the name of the stored tensor."""
     stored: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first: dict[object, str] = {}
@@ -178,7 +178,7 @@ def _without_ties(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[
 
 
 def _with_projectors(model: nn.Module, header: Header, state: Mapping[str, Tensor], source: str) -> nn.Module:
-    """Return `model` with the projectors of the file instead of its own."""
+    """Replace the projectors of `model` by the projectors of the file. Return the model."""
     for former in projected_layers(model).values():
         model = swap_module(model, former, former.layer)
     for entry in header.projections:
@@ -188,7 +188,7 @@ def _with_projectors(model: nn.Module, header: Header, state: Mapping[str, Tenso
         except (AttributeError, KeyError) as error:
             raise UsageError(
                 f"{source} is for another architecture than this {type(model).__name__}, which has no head "
-                f"{entry.head!r}; give the model that it was saved from."
+                f"{entry.head!r}; pass a model of the saved architecture."
             ) from error
         projected: Projected = (
             ProjectedEmbedding(place, projector)

@@ -1,4 +1,4 @@
-"""Copy a model, and exchange one of its modules."""
+"""Copy a model, and replace one of its modules."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def copy_model(model: ModuleT, memo: dict[int, Any] | None = None) -> ModuleT:
     """Return a deep copy. Raise UsageError if a part of the model cannot be copied.
 
-    A tensor that a module computed and keeps, such as the weight of `torch.nn.utils.weight_norm`, is copied without
+    A tensor that a module computed and stored, such as the weight of `torch.nn.utils.weight_norm`, is copied without
     its gradient history.
 
     Args:
         model: Model to copy.
-        memo: Gets the copy of each part, for `copy.deepcopy` of an object that refers to parts of the model.
+        memo: Dictionary to which the copy of each part is added, for a later `copy.deepcopy` of an object that refers
+            to parts of the model.
     """
     memo = {} if memo is None else memo
     computed = [

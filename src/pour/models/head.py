@@ -33,7 +33,7 @@ Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
 """One input of a model: a tensor, the positional arguments, or the keyword arguments."""
 
 _WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")
-_SHOWN = 8
+_MOST_LISTED = 8
 _NAMED = "named by the caller"
 _VERIFIED = "verified on an input"
 _BY_CODE = "proved by the code of the model"
@@ -54,20 +54,20 @@ class Head:
     """The layer: `nn.Linear`, a 1x1 `nn.Conv2d`, a module that computes the same or a cosine, or a
     `ProjectedHead` around one."""
     found_by: str = field(default="named by the caller", compare=False)
-    """Sentence part: the way in which the layer was found, and the check that it gives the scores."""
-    beside: tuple[Head, ...] = ()
-    """Further heads, whose scores the model averages with the scores of this head. Weight, bias and features of them
-    all are those of one linear layer on the joined features."""
+    """Part of a sentence: how the layer was found, and how its output was proved to be the scores."""
+    further_heads: tuple[Head, ...] = ()
+    """Further heads, whose scores the model averages with the scores of this head. `weight`, `bias` and the features
+    of all heads together are those of a single linear layer on the joined features."""
 
     @property
     def names(self) -> str:
-        """Dotted names of this head and of the heads beside it, joined by commas."""
-        return ",".join((self.name, *(head.name for head in self.beside)))
+        """Dotted names of this head and of the further heads, joined by commas."""
+        return ",".join((self.name, *(head.name for head in self.further_heads)))
 
     @property
     def each(self) -> tuple[Head, ...]:
-        """This head and the heads beside it, each alone."""
-        return (dataclasses.replace(self, beside=()), *self.beside)
+        """This head and the further heads, each as a single head."""
+        return (dataclasses.replace(self, further_heads=()), *self.further_heads)
 
     @property
     def layer(self) -> Any:
@@ -76,8 +76,8 @@ class Head:
 
     @property
     def form(self) -> LinearForm:
-        """Weight, C x d, and bias, detached. The weight of a cosine head is normalised as the head does it."""
-        if not self.beside:
+        """Weight, C x d, and bias, detached. The weight of a cosine head is normalised as in its forward pass."""
+        if not self.further_heads:
             return form_of(self.layer)
         forms = [head.form for head in self.each]
         biases = [form.bias for form in forms if form.bias is not None]
@@ -115,7 +115,7 @@ class Head:
     @cached_property
     def _shape(self) -> tuple[int, int]:
         layer = self.layer
-        if self.beside:
+        if self.further_heads:
             return self.each[0].num_classes, sum(head.num_features for head in self.each)
         if isinstance(layer, nn.Linear):
             return layer.out_features, layer.in_features
@@ -126,16 +126,20 @@ class Head:
 
 
 def find_head(model: nn.Module, *, head: str | Sequence[str] | None = None, example: Example | None = None) -> Head:
-    """Find the layer whose output is the class scores, and make sure of it.
+    """Find the layer whose output is the class scores, and verify it.
 
-    In this order: the layer called `head`; a head with a projector; the head in the model's card; the known place in
-    models of pour, torchvision, timm, transformers and segmentation-models-pytorch; the other linear layers.
+    The first of these is taken:
 
-    With `example` the layer is verified: the scores that the model returns must be the output of this layer, also
-    after a softmax, a temperature or another increasing function of each score, an average over positions or the
-    enlarging of a map. If this layer does not give the scores, every layer is tried. Without `example` the code of
-    the model must prove the same, see `structure_proves`. A recorded head was verified
-    when it was recorded.
+    1. The layer called `head`.
+    2. A head with a projector.
+    3. The head in the model's card.
+    4. The known head of models of pour, torchvision, timm, transformers and segmentation-models-pytorch.
+    5. Another linear layer.
+
+    With `example` the layer is verified: its output must be the scores that the model returns. The model may still
+    apply a softmax, a temperature or another increasing function to each score, average over positions, or enlarge a
+    map. If the output of this layer is not the scores, every layer is tried. Without `example` the code of the model
+    must prove the same, see `structure_proves`. A recorded head was verified when it was recorded.
 
     Args:
         model: Any classifier, which is not changed.
@@ -144,8 +148,8 @@ def find_head(model: nn.Module, *, head: str | Sequence[str] | None = None, exam
         example: A small batch for the model: a tensor, a tuple of arguments or a mapping of keyword arguments.
 
     Raises:
-        UsageError: The model has no linear layer, or several layers could be the head, or none gives the scores, or the
-            code of the model does not prove which one does. The message lists them.
+        UsageError: The model has no linear layer, several layers could be the head, no layer returns the scores, or
+            the code of the model does not prove which layer returns them. The message lists the layers.
 
     Examples:
         >>> import torch
@@ -172,7 +176,7 @@ def find_head(model: nn.Module, *, head: str | Sequence[str] | None = None, exam
 
 
 def heads_of(model: nn.Module, head: Head) -> tuple[Head, ...]:
-    """Return the heads that a request changes: `head`, the heads beside it, and those used in training alone.
+    """Return the heads that a request changes: `head`, its further heads, and the heads used in training alone.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(4, 3))
@@ -184,7 +188,7 @@ def heads_of(model: nn.Module, head: Head) -> tuple[Head, ...]:
 
 
 def named_head(model: nn.Module, name: str | Sequence[str] | None) -> Head:
-    """Return the head called `name`, which was found or verified before, or find the head if there is no name.
+    """Return the head called `name`, without verifying it again. Without a name, find the head.
 
     Examples:
         >>> named_head(nn.Sequential(nn.Linear(4, 3)), "0").num_classes
@@ -219,11 +223,11 @@ def _checked(model: nn.Module, name: str, found_by: str) -> Head:
     counts = {each.name: each.num_classes for each in head.each}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{key} {count}" for key, count in counts.items())
-        raise UsageError(f"The heads give different numbers of scores ({listed}); name heads of the same classes.")
+        raise UsageError(f"The heads return different numbers of scores ({listed}); name heads of the same classes.")
     if head.num_classes < 2:
         raise UsageError(
-            f"The head {name!r} gives a single score; pour needs one score per class, so at least two: replace it by "
-            "nn.Linear with two rows, zeros and its row, and two biases, 0 and its bias."
+            f"The head {name!r} returns a single score, but pour needs one score per class; replace it by nn.Linear "
+            "with two rows, zeros and its row, and two biases, 0 and its bias."
         )
     # Raises for a layer of another form.
     _ = head.form
@@ -231,10 +235,10 @@ def _checked(model: nn.Module, name: str, found_by: str) -> Head:
 
 
 def _initialised(model: nn.Module, name: str, found_by: str) -> Head:
-    """Return the head called `name`, or several joined. Raise UsageError if one has no floating-point weights."""
+    """Return the head called `name`, or several heads joined. Raise UsageError without floating-point weights."""
     if "," in name:
         first, *others = (_initialised(model, each, found_by) for each in name.split(","))
-        return dataclasses.replace(first, beside=tuple(others))
+        return dataclasses.replace(first, further_heads=tuple(others))
     head = Head(name, model.get_submodule(name), found_by)
     if any(isinstance(parameter, UninitializedParameter) for parameter in head.layer.parameters()):
         raise UsageError(f"The head {name!r} has no weights yet; run the model once on an example first.")
@@ -277,14 +281,14 @@ def _layer_name(model: nn.Module, name: str | Sequence[str]) -> str:
         return name
     kind = type(modules[name])
     below = [path for path in layers if path.startswith(f"{name}.")]
-    fix = _advice(model) or ("give the name of one." if layers else _END_IN_A_HEAD)
+    fix = _advice(model) or ("pass the name of one." if layers else _END_IN_A_HEAD)
     if below:
-        fix = f"the linear layers in it are {', '.join(below[:_SHOWN])}."
+        fix = f"the linear layers in it are {', '.join(below[:_MOST_LISTED])}."
     raise UsageError(f"The layer {name!r} is a {kind.__name__}, not nn.Linear or a 1x1 nn.Conv2d; {fix}")
 
 
 def _other_forms(model: nn.Module) -> list[str]:
-    """Return the modules of other classes that compute `W z + b` or cosines, the innermost of nested ones."""
+    """Return the modules of other classes that compute `W z + b` or cosines. Of nested modules, the innermost."""
     names = [name for name, module in model.named_modules() if not is_head_layer(module) and has_form(module)]
     names = [name for name in names if not _contains_its_layer(model.get_submodule(name))]
     return [name for name in names if not any(other != name and f".{other}".startswith(f".{name}") for other in names)]
@@ -301,9 +305,9 @@ def _contains_its_layer(module: nn.Module) -> bool:
 
 
 def _around(model: nn.Module, name: str) -> str:
-    """Return the cosine head around a layer, whose weight it uses without calling the layer, otherwise `name`.
+    """Return the name of the cosine head that uses the layer's weight without calling the layer, otherwise `name`.
 
-    The projector belongs in front of the normalisation.
+    The projector must be in front of the normalisation of this head.
     """
     parts = name.split(".")
     for depth in reversed(range(len(parts) if name else 0)):
@@ -317,13 +321,13 @@ def _around(model: nn.Module, name: str) -> str:
 
 
 def _no_linear_layer(model: nn.Module) -> str:
-    """Return why a model without a linear layer is refused."""
+    """Return the error message for a model without a linear layer."""
     problem = "The model has no linear layer or 1x1 convolution that could be its head"
     return why_unreadable(model) or f"{problem}; {_advice(model) or _END_IN_A_HEAD}"
 
 
 def _proved(model: nn.Module, head: Head, example: Example | None, *, is_recorded: bool) -> Head:
-    """Return a chosen head. Raise UsageError if neither the example nor the code of the model proves it."""
+    """Return `head` with its proof. Raise UsageError if neither the example nor the code of the model proves it."""
     if example is not None:
         _verify(model, head, example)
         return dataclasses.replace(head, found_by=f"{head.found_by}, {_VERIFIED}")
@@ -338,10 +342,10 @@ def _proved(model: nn.Module, head: Head, example: Example | None, *, is_recorde
 
 
 def _proved_candidate(model: nn.Module, place: tuple[str, str] | None, candidates: Sequence[str]) -> Head:
-    """Return the head of a library, or the only layer that the code of the model proves to give the scores."""
+    """Return the head of a library, or the only layer that the code of the model proves to be the head."""
     if place is not None:
         return _checked(model, place[0], f"the place that {place[1]} names")
-    # Behind the head, no other layer can pass this check.
+    # No layer behind the head can pass this check, so the last layer that passes is the head.
     for name in reversed(candidates):
         if structure_proves(model, name):
             return _checked(model, _around(model, name), f"the last layer, {_BY_CODE}")
@@ -352,7 +356,7 @@ def _proved_candidate(model: nn.Module, place: tuple[str, str] | None, candidate
     listed = [*candidates, *forms]
     if not listed:
         raise UsageError(_no_linear_layer(model))
-    layers = _listed(model, listed[-_SHOWN:])
+    layers = _listed(model, listed[-_MOST_LISTED:])
     raise UsageError(
         f"The code of the model does not prove which layer gives its scores; among its linear layers are {layers}; "
         f"{_advice(model) or _REMEDY}"
@@ -362,7 +366,7 @@ def _proved_candidate(model: nn.Module, place: tuple[str, str] | None, candidate
 def _verified_candidate(
     model: nn.Module, place: tuple[str, str] | None, candidates: Sequence[str], example: Example
 ) -> Head:
-    """Return the head of a library if it gives the scores, otherwise the only layer that gives them."""
+    """Return the head of a library if its output is the scores, otherwise the only layer whose output they are."""
     if place is not None:
         head = _checked(model, place[0], f"the place that {place[1]} names, {_VERIFIED}")
         if gives_scores(model, head, example):
@@ -372,7 +376,7 @@ def _verified_candidate(
     fitting = [head for head in heads if fits(head, output)]
     giving = _giving(model, fitting, example)
     if not giving:
-        # Of nested modules that give the scores, the linear layer inside is the head.
+        # If nested modules all return the scores, the head is the linear layer inside, which was tried first.
         forms = [_initialised(model, name, _VERIFIED) for name in _other_forms(model)]
         heads += forms
         fitting += (others := [head for head in forms if fits(head, output)])
@@ -382,7 +386,7 @@ def _verified_candidate(
     if all(head.num_classes < 2 for head in fitting):
         for head in fitting:
             _checked(model, head.name, _VERIFIED)
-        layers = _listed(model, [head.name for head in heads][-_SHOWN:])
+        layers = _listed(model, [head.name for head in heads][-_MOST_LISTED:])
         problem = f"No linear layer gives as many scores as the model; its linear layers are {layers}"
         raise UsageError(f"{problem}; {_advice(model) or _END_IN_A_HEAD}")
     together = None if giving else _together(model, fitting, example)
@@ -399,14 +403,14 @@ def _verified_candidate(
 
 
 def _together(model: nn.Module, heads: Sequence[Head], example: Example) -> Head | None:
-    """Return the heads whose scores the model averages or adds, or None."""
+    """Return heads whose scores the model averages or adds, otherwise None."""
     for count in {head.num_classes for head in heads if head.num_classes > 1}:
         group = [head for head in heads if head.num_classes == count]
-        # Only called layers that change the scores count, so that each of them is left out in turn.
+        # A layer that is not called, or does not change the scores, is none of them. So each layer is left out once.
         for left_out in (None, *group):
             rest = [head for head in group if head is not left_out]
             if len(rest) > 1:
-                joined = dataclasses.replace(rest[0], beside=tuple(rest[1:]))
+                joined = dataclasses.replace(rest[0], further_heads=tuple(rest[1:]))
                 if gives_scores(model, joined, example):
                     return _checked(model, joined.names, f"heads whose scores the model averages, {_VERIFIED}")
     return None
@@ -430,13 +434,13 @@ def _verify(model: nn.Module, head: Head, example: Example) -> None:
         problem = f"The head {head.names!r} gives {head.num_classes} scores, but the model another number"
         raise UsageError(f"{problem}; {_advice(model) or 'name the layer that gives its scores with head=.'}")
     # An existing projector is not moved to another layer.
-    layers = [] if isinstance(head.module, ProjectedHead) or head.beside else list(model.named_modules())
+    layers = [] if isinstance(head.module, ProjectedHead) or head.further_heads else list(model.named_modules())
     others = [Head(name, module) for name, module in layers if is_head_layer(module) and module is not head.layer]
     giving = [other.name for other in others if fits(other, output) and gives_scores(model, other, example)]
     if giving:
         problem = f"The model's scores are not the output of {head.name!r}, but of {giving[-1]!r}"
         raise UsageError(f"{problem}; name it with head={giving[-1]!r}.")
-    if head.beside:
+    if head.further_heads:
         raise UsageError(
             f"The model's scores are not the mean or sum of its heads {head.names!r}; name the layers that give them."
         )
@@ -450,16 +454,16 @@ def _verify(model: nn.Module, head: Head, example: Example) -> None:
 
 
 def _changed_scores(model: nn.Module, head: Head, example: Example) -> str:
-    """Return which modules run behind a layer that does not give the scores, and the remedy."""
+    """Return a part of a message: the modules that run behind the layer, and the remedy."""
     later = modules_behind(model, head, example)
-    behind = ", ".join(f"{name} ({type(model.get_submodule(name)).__name__})" for name in later[:_SHOWN])
+    behind = ", ".join(f"{name} ({type(model.get_submodule(name)).__name__})" for name in later[:_MOST_LISTED])
     if not behind:
         return _END_IN_A_HEAD
-    return f"behind it run {behind}: put nn.Identity in the place of those that change the scores."
+    return f"behind it run {behind}; put nn.Identity in the place of those that change the scores."
 
 
 def _advice(model: nn.Module) -> str:
-    """Return the remedy for a network of a library whose last layer is no head, or ''."""
+    """Return the remedy for a segmentation network whose last convolution is no head, or '' for other networks."""
     segmentation = getattr(model, "segmentation_head", None)
     last = next(iter(segmentation), None) if isinstance(segmentation, nn.Sequential) else None
     if not isinstance(last, nn.Conv2d) or is_head_layer(last):
@@ -473,7 +477,7 @@ def _advice(model: nn.Module) -> str:
 
 
 def _listed(model: nn.Module, names: Sequence[str]) -> str:
-    heads = [Head(name, model.get_submodule(name)) for name in names[:_SHOWN]]
+    heads = [Head(name, model.get_submodule(name)) for name in names[:_MOST_LISTED]]
     return ", ".join(f"{head.name} ({head.num_classes} x {head.num_features})" for head in heads)
 
 

@@ -47,6 +47,6 @@ def head_on_images(model: nn.Module, images: Tensor, *, head: str | Sequence[str
         verified = find_head(network, head=head, example=example)
     except CannotRunError as error:
         problem = f"The model cannot run on images of shape {tuple(example.shape)}"
-        general = f" ({error.reason}); give images of the size and channels that it accepts."
+        general = f" ({error.reason}); pass images of the size and channels that it accepts."
         raise UsageError(f"{problem}: {error.advice}." if error.advice else f"{problem}{general}") from error
     return dataclasses.replace(named_head(model, verified.names), found_by=verified.found_by)

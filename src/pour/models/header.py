@@ -65,7 +65,7 @@ class Header:
 
 
 def write_file(path: Path, tensors: dict[str, Tensor], header: Header) -> None:
-    """Write a safetensors file with this header and its seal. Equal models give equal bytes."""
+    """Write a safetensors file with this header and its digest. The files of equal models have equal bytes."""
     text = encode(header, sort_keys=True)
     save_file(tensors, path, metadata={"format": "pt", _HEADER: text, _SEAL: _seal(text)})
     # safetensors writes the metadata in a random order.

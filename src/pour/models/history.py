@@ -47,7 +47,7 @@ class HistoryEntry:
     log: tuple[Mapping[str, int | AnyFloat], ...] = field(default=(), repr=False)
     """Other values that the method logged, each with its step, such as learning rates and accuracies."""
     notes: tuple[str, ...] = ()
-    """Doubts about the model and the data in spite of which the step was made."""
+    """Warnings about the model and the data that did not prevent the step."""
     version: str = field(default=__version__, repr=False)
     """Version of pour that made the step."""
 
@@ -90,7 +90,7 @@ def history(model: nn.Module) -> History:
 
 
 def forgotten_before(model: nn.Module) -> frozenset[int]:
-    """Return the classes that earlier steps forgot. Training must not teach them again."""
+    """Return the classes that earlier steps forgot. Training must not use their images."""
     return frozenset(index for entry in card_of(model).history for index in entry.classes)
 
 

@@ -32,7 +32,7 @@ _PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Flatten)
 def library_of(model: nn.Module) -> str | None:
     """Return the library whose code computes the output of `model`, or None.
 
-    A class of the user counts as the library's if it replaces nothing but the constructor.
+    A class of the user counts as a class of the library if it replaces only the constructor.
 
     Examples:
         >>> library_of(ResNet(3)), library_of(nn.Linear(4, 3))
@@ -59,7 +59,7 @@ def _package(cls: type) -> str:
 
 
 def known_place(model: nn.Module) -> tuple[str, str] | None:
-    """Return the dotted name of the head and the library that puts it there, or None.
+    """Return the dotted name of the head in a network of a library, and the library, or None.
 
     The names of heads whose scores the library averages (distilled transformers) are joined by commas.
 
@@ -105,7 +105,7 @@ def _layers(model: nn.Module, library: str) -> Iterator[list[nn.Module]]:
         places = [classifier if tokens is None else [classifier, tokens]]
     elif library == "segmentation_models_pytorch":
         segmentation = getattr(model, "segmentation_head", None)
-        # Behind the convolution are the enlarging and an activation.
+        # The modules behind the convolution enlarge the map and apply an activation.
         inner = getattr(segmentation, "head", segmentation)
         places = [next(iter(inner))] if inner is segmentation and isinstance(inner, nn.Sequential) else [inner]
     elif library == "transformers" and hasattr(model, "decode_head"):

@@ -24,7 +24,7 @@ class LinearForm:
     """The scores of a module as a linear map of its features, or of their direction."""
 
     rows: Tensor
-    """W, C x d. The rows of a cosine head have one length, its scale, if it also normalises its weight."""
+    """W, C x d. If a cosine head also normalises its weight, the length of each row is its scale."""
     bias: Tensor | None
     """b of length C, or None for zeros. A cosine head has none."""
     is_cosine: bool
@@ -42,11 +42,11 @@ class LinearForm:
 
 
 class RowLayer(nn.Linear):
-    """A layer with a forward of its own, whose weight and bias are W and b of its linear form."""
+    """Base of layers with another `forward`, whose weight and bias are W and b of its linear form."""
 
 
 class FormLayer(RowLayer):
-    """`W z + b`, or `W z / |z|`."""
+    """Layer that computes `W z + b`, or `W z / |z|`."""
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool, is_cosine: bool) -> None:
         super().__init__(in_features, out_features, bias=bias)
@@ -75,8 +75,8 @@ def form_of(layer: nn.Module) -> LinearForm:
 
 
 def has_form(module: nn.Module) -> bool:
-    """Return whether `module` scores features of one width by a linear map or by cosines."""
-    # Code of TorchScript accepts no hooks.
+    """Return whether `module` computes scores of features by a linear map or by cosines."""
+    # TorchScript modules accept no hooks.
     return not isinstance(module, torch.jit.ScriptModule) and linear_form(module) is not None
 
 
@@ -96,7 +96,7 @@ def is_affine(layer: nn.Linear | nn.Conv2d) -> bool:
 
 @torch.no_grad()
 def linear_form(module: nn.Module) -> LinearForm | None:
-    """Return the linear form of a module that scores features (N, d), or None if it has none.
+    """Return the linear form of a module that computes scores of features (N, d), or None if it has none.
 
     The rows are the scores of the d unit vectors. The form is accepted if it predicts the scores of other features. The
     features are normalised before they are scored, so that the direction of a class is its normalised row.
@@ -139,7 +139,7 @@ def _tried(module: nn.Module, matrix: Tensor, classes: int, width: int) -> Linea
 
 
 def _probed(module: nn.Module, matrix: Tensor, classes: int, width: int) -> LinearForm | None:
-    """Return the form that the outputs for unit vectors give, if it predicts the outputs for other features."""
+    """Return the form that follows from the outputs for unit vectors, if it predicts the outputs for other features."""
 
     def scores_of_rows(features: Tensor) -> Tensor:
         scores = module(features)
@@ -147,7 +147,7 @@ def _probed(module: nn.Module, matrix: Tensor, classes: int, width: int) -> Line
             raise TypeError("the module does not return one score per class")
         return scores
 
-    # Numbers of different size and sign, the same in each call.
+    # The features have numbers of different size and sign, and are the same in each call.
     few = torch.linspace(-1, 2, _PROBES * width, dtype=torch.float64).sin().view(width, _PROBES).T.contiguous()
     few = (few * 3.0 ** torch.arange(_PROBES).unsqueeze(1)).to(matrix)
     expected = scores_of_rows(few)

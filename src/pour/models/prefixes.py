@@ -1,4 +1,4 @@
-"""Match the names of a file's tensors to those of a network: wrappers put a prefix before them."""
+"""Match the names of a file's tensors to the names of a network. Wrappers put a prefix before the names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["without_prefix", "without_shared_prefix"]
 
 _COMPILED = "_orig_mod."
-_SHOWN = 3
+_MOST_LISTED = 3
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -27,9 +27,9 @@ def without_prefix(
     """Return `state` with the names that a network expects.
 
     Lightning modules, parallel training and compiling put prefixes such as "model.", "module." and "_orig_mod." before
-    the names. A prefix that the names of the file have is taken off, and one that only the network has is added, if
-    the result fits the network exactly. Otherwise the prefix with the most matching names is taken off, so that the
-    error of the caller names the other tensors.
+    the names. A prefix in the names of the file is removed, and a prefix that only the network has is added, if the
+    result fits the network exactly. Otherwise the prefix with the most matching names is removed, so that the error of
+    the caller names the other tensors.
 
     Args:
         state: Tensors of the file.
@@ -52,13 +52,13 @@ def without_prefix(
         state = {name.replace(_COMPILED, ""): tensor for name, tensor in state.items()}
     if _fits(state, expected, optional):
         return dict(state)
-    more = _common_prefixes(state, expected)
-    fitting = [prefix for prefix in more if _fits(_taken_off(state, prefix), expected, optional)]
+    counts = _common_prefixes(state, expected)
+    fitting = [prefix for prefix in counts if _fits(_taken_off(state, prefix), expected, optional)]
     if len(fitting) > 1:
         listed = " and ".join(repr(prefix) for prefix in sorted(fitting))
         raise UsageError(
             f"{source} contains this network {len(fitting)} times, under the prefixes {listed}; save the state dict of "
-            "the one that you want to a file of its own."
+            "the network that you want to a separate file."
         )
     if fitting:
         return _named(state, fitting[0], source)
@@ -67,8 +67,8 @@ def without_prefix(
         if _fits(added, expected, optional):
             _LOGGER.info("%s: added the prefix %r to the names of the tensors", source, prefix)
             return added
-    best = max(more, key=more.__getitem__, default="")
-    if best and more[best] > sum(name in expected for name in state):
+    best = max(counts, key=counts.__getitem__, default="")
+    if best and counts[best] > sum(name in expected for name in state):
         return _taken_off(state, best)
     return dict(state)
 
@@ -87,7 +87,7 @@ def without_shared_prefix(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _common_prefixes(names: Collection[str], others: Collection[str]) -> Counter[str]:
-    """Return the prefixes, each ending in a dot, that make some of `others` one of `names`, with their number."""
+    """Return the prefixes that turn a name of `others` into one of `names`, and the number of such names."""
     return Counter(
         name[: position + 1]
         for name in names
@@ -102,7 +102,7 @@ def _taken_off(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _fits(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], optional: Collection[str]) -> bool:
-    """Return whether names and shapes are those of the network."""
+    """Return whether names and shapes fit the network."""
     return state.keys() <= expected.keys() and all(
         name in optional or (name in state and state[name].shape == tensor.shape) for name, tensor in expected.items()
     )
@@ -113,6 +113,8 @@ def _named(state: Mapping[str, Tensor], prefix: str, source: str) -> dict[str, T
     others = [name for name in state if not name.startswith(prefix)]
     _LOGGER.info("%s: took the prefix %r off the names of the tensors", source, prefix)
     if others:
-        names = ", ".join(others[:_SHOWN]) + (f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
+        names = ", ".join(others[:_MOST_LISTED]) + (
+            f" and {len(others) - _MOST_LISTED} more" if len(others) > _MOST_LISTED else ""
+        )
         warn(f"{source}: the tensors under {prefix!r} fit the network, and {names} outside it were left out.")
     return _taken_off(state, prefix)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["structure_proves"]
 
 _MOST_PATHS = 32
-# Least distance of a masked score from 0 behind a factor.
+# Smallest distance from 0 that a masked score may have after multiplication by a factor.
 _MASK_LEFT = 1e3
 _PLACEHOLDER = fx._symbolic_trace.PH
 _KEYS = ("logits", "out")
@@ -34,7 +34,7 @@ _RESHAPING = {
 _ATTRIBUTES = ("shape", "dtype", "device", "ndim")
 _DROPOUT = {"dropout", "dropout1d", "dropout2d", "alpha_dropout"}
 _INCREASING = {"softmax", "log_softmax", "sigmoid", "logsigmoid"}
-# The dimensions of positions are known for maps, but not for tokens.
+# These functions are accepted on maps alone, because only there the dimensions of positions are known.
 _RESIZING = {"interpolate", "avg_pool2d", "adaptive_avg_pool2d"}
 _SCALING = {"mul", "truediv", "div", "multiply", "divide", "true_divide"}
 _SHIFTING = {"add", "iadd", "sub"}
@@ -46,9 +46,10 @@ _MAP_MODULES = (nn.AdaptiveAvgPool2d, nn.AvgPool2d, nn.Upsample, nn.UpsamplingBi
 def structure_proves(model: nn.Module, name: str, *, named: bool = False) -> bool:
     """Return whether the code of `model` proves that its scores are the output of the layer `name`.
 
-    The layer is the known place of a library, or the code that runs behind it only changes the shape, averages over
-    positions, or applies one increasing function to all scores (softmax, a positive factor), and the model returns the
-    result alone. The modules around the layer are traced symbolically. Other modules are not entered.
+    This is proved if the layer is the known head of a library. It is also proved if the code behind the layer only
+    changes the shape, averages over positions, or applies one increasing function to all scores (softmax, a positive
+    factor), and the model returns the result alone. The modules around the layer are traced symbolically. Other modules
+    are not entered.
 
     Args:
         model: Network, without compiling or parallel wrappers.
@@ -77,7 +78,7 @@ def structure_proves(model: nn.Module, name: str, *, named: bool = False) -> boo
 
 @dataclass(frozen=True)
 class _Around:
-    """The layers whose output is followed, and the modules that contain them."""
+    """Layers whose output is traced, and the modules that contain them."""
 
     model: nn.Module
     places: list[str]
@@ -101,20 +102,20 @@ class _Around:
         inside = dict.fromkeys(parent for place in places for parent in _parents(place))
         entered = [model.get_submodule(parent) for parent in inside]
         if any("forward" in vars(module) for module in entered):
-            raise NotImplementedError("an object has a forward of its own")
+            raise NotImplementedError("a module's forward was replaced")
         is_map = isinstance(model.get_submodule(names[0]), nn.Conv2d)
         return cls(model, places, entered, is_library=bool(networks), is_map=is_map)
 
 
 def _parents(name: str) -> list[str]:
-    """Return the names of the modules that contain the module `name`, from the outside."""
+    """Return the names of the modules that contain the module `name`, the outermost first."""
     parts = name.split(".")
     return [".".join(parts[:depth]) for depth in range(len(parts) if name else 0)]
 
 
 @contextlib.contextmanager
 def _with_bias(layer: nn.Module) -> Iterator[None]:
-    """Give `layer` a bias, so that code which multiplies by its weight shows whether it adds the bias."""
+    """Add a bias to `layer` while the block runs. The trace then shows whether the code adds the bias."""
     weight = layer.weight
     if layer._parameters.get("bias", weight) is not None or not isinstance(weight, Tensor):
         yield
@@ -218,7 +219,7 @@ def _proves(around: _Around, graph: fx.Graph, *, named: bool) -> bool:
     for node in graph.nodes:
         if node.op == "output" or node in starts or followers.isdisjoint(node.all_input_nodes) or _reads_shape(node):
             continue
-        # Also a node without a follower of its own may change the scores in place.
+        # A node whose result is not used may still change the scores in place.
         if not _keeps_order(around, node, followers, starts):
             return False
         followers.add(node)
@@ -323,7 +324,7 @@ def _is_rescaled(model: nn.Module, name: str, node: fx.Node, followers: set[fx.N
     if first not in followers:
         return False
     value = _constant(model, second)
-    # A tiny factor would leave nothing of the mask.
+    # A tiny factor would bring the masked score close to 0.
     smallest = _MASK_LEFT / -masked_score(next(model.parameters()).dtype)
     if value is None or name in _SHIFTING or value <= 0:
         return value is not None and name in _SHIFTING

@@ -27,12 +27,12 @@ __all__ = ["checked_state", "digest", "load_into", "read_state_dict", "write_ten
 
 TORCH_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".tar"}
 _NESTED_KEYS = ("state_dict", "model_state_dict", "model")
-_SHOWN = 3
+_MOST_LISTED = 3
 
 
 def tensor_digest(tensor: Tensor) -> str:
     """Return the SHA-256 of a tensor's bytes in row-major order."""
-    # One number with an odd stride counts as contiguous, and cannot be viewed as bytes.
+    # PyTorch calls a single number with a stride above 1 contiguous, but cannot view it as bytes.
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     flat = flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)
     return hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()
@@ -72,7 +72,7 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Read the tensors of a `.safetensors` file, of a `.pt`/`.pth` state dict or of a Lightning checkpoint.
 
     The state dict may be nested under `state_dict` or `model`. Other entries of a checkpoint, such as
-    hyperparameters, are left out, and no code of theirs runs.
+    hyperparameters, are ignored, and no code in them runs.
 
     Raises:
         UsageError: The file is missing or damaged, or has no state dict.
@@ -107,7 +107,7 @@ def open_safetensors(path: Path) -> Iterator[Any]:
             yield file
     except (SafetensorError, OSError, ValueError) as error:
         problem = f"{path} is not a whole safetensors file ({error})"
-        raise UsageError(f"{problem}; it may be cut short or of another kind.") from error
+        raise UsageError(f"{problem}; it may be cut short, so copy or save it again.") from error
 
 
 # Errors of PyTorch on a damaged file. The older file format has no checksum, so any step of its reader can fail.
@@ -124,10 +124,10 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     if isinstance(loaded, dict):
         loaded = next((loaded[key] for key in _NESTED_KEYS if isinstance(loaded.get(key), dict)), loaded)
     if not isinstance(loaded, dict) or not loaded:
-        raise UsageError(f"{path} holds a {type(loaded).__name__}, not a state dict; save model.state_dict().")
+        raise UsageError(f"{path} contains a {type(loaded).__name__}, not a state dict; save model.state_dict().")
     others = [str(name) for name, value in loaded.items() if not isinstance(value, Tensor) or not isinstance(name, str)]
     if others:
-        names = ", ".join(others[:_SHOWN])
+        names = ", ".join(others[:_MOST_LISTED])
         raise UsageError(f"{path} is not a plain state dict: {names} is no tensor; save model.state_dict().")
     return loaded
 
@@ -138,8 +138,8 @@ def _load_torch(path: Path) -> object:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if not zipfile.is_zipfile(path):
-            problem = f"{path} is in PyTorch's old format and holds more than tensors"
-            raise UsageError(f"{problem}; save model.state_dict() where it was made, and pass that file.") from error
+            problem = f"{path} is in PyTorch's old format and contains more than tensors"
+            raise UsageError(f"{problem}; save model.state_dict() in the program that made it.") from error
     return torch.load(path, map_location="cpu", weights_only=False, pickle_module=tensor_pickles)
 
 
@@ -164,15 +164,16 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], *, source: str, opt
         if name in state and state[name].shape != tensor.shape
     ]
     problems = [
-        f"{what} {', '.join(names[:_SHOWN])}" + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        f"{what} {', '.join(names[:_MOST_LISTED])}"
+        + (f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else "")
         for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
         if names
     ]
     if problems:
         problem = f"{source} is for another architecture than this {type(model).__name__}: {'; '.join(problems)}"
-        raise UsageError(f"{problem}; give the network that it was saved from with model=.")
+        raise UsageError(f"{problem}; pass the network of the saved model with model=.")
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if name in state:
-            # A change of dtype in place keeps tied weights tied.
+            # The dtype is changed in place, so that tied weights remain tied.
             tensor.data = tensor.data.to(state[name].dtype)
     model.load_state_dict(dict(state), strict=False)

@@ -37,7 +37,7 @@ def to_unit(images: Tensor) -> Tensor:
     if images.is_floating_point():
         return images
     if images.dtype != torch.uint8:
-        raise UsageError(f"Images are {images.dtype}; give uint8 from 0 to 255 or floats from 0 to 1.")
+        raise UsageError(f"Images are {images.dtype}; pass uint8 from 0 to 255 or floats from 0 to 1.")
     return images.to(torch.float32) / 255
 
 
@@ -65,9 +65,8 @@ class Tap:
     def _input_of(self, module: nn.Module) -> Tensor:
         if module not in self._inputs:
             raise PourError(
-                f"The head {self.head.name!r} has not run since it was tapped; call the model first (uncompiled: a "
-                "compiled model does not run hooks). A model that computes its scores from the head's weight, without "
-                "calling the head, cannot be tapped."
+                f"The head {self.head.name!r} has not run in this block, or the model computes its scores from the "
+                "head's weight without calling the head; call the model first, without torch.compile."
             )
         return self._inputs[module]
 
@@ -90,7 +89,7 @@ def tap_features(model: nn.Module, head: str | Head | None = None) -> Iterator[T
         >>> tap.features.shape
         torch.Size([2, 4])
     """
-    # The module of a head that was found in a copy of the model belongs to the copy, so only its name is used.
+    # The head may have been found in a copy of the model. Its module then belongs to the copy, so its name is used.
     tap = Tap(named_head(model, head.names if isinstance(head, Head) else head))
     with contextlib.ExitStack() as hooks:
         for module in {module for each in tap.head.each for module in (each.module, each.layer)}:
@@ -124,14 +123,14 @@ def extract_features(
 ) -> Features:
     """Run `model` once over `batches` and return features, raw features, scores and labels.
 
-    The model runs in evaluation mode without gradients. Afterwards every module has its mode again. The results stay on
-    the device of the run, as ordinary tensors that later training may use.
+    The model runs in evaluation mode without gradients. Afterwards the mode of every module is restored. The results
+    are on the device of the run, as ordinary tensors that later training may use.
 
     Args:
         model: Any classifier.
         batches: A dataset, or batches of images (uint8, or floats in [0, 1]) and labels, such as a `DataLoader`.
         head: Head, or its dotted name. By default `find_head` finds it.
-        device: Device of the run, to which the model moves and from which it returns. By default its own device.
+        device: Device of the run. The model is moved to it, and back afterwards. By default the model is not moved.
 
     Examples:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
@@ -151,8 +150,8 @@ def extract_features(
             if tap.raw is not tap.features:
                 parts["raw"].append(tap.raw)
     if not sum(map(len, parts["labels"])):
-        raise UsageError("There are no images to take features from; the batches are empty.")
-    # Joined outside inference mode, so that probes and attacks may train on the result.
+        raise UsageError("The batches are empty, so there are no features; pass some images.")
+    # Tensors are joined outside of inference mode, so that probes and attacks may train on the result.
     joined = {name: torch.cat(tensors) for name, tensors in parts.items()}
     return Features(**{"raw": joined["features"], **joined})
 
@@ -166,7 +165,7 @@ def fast_encoder(model: nn.Module, head: str, *, enabled: bool = True) -> Iterat
     Args:
         model: Network that runs in the block.
         head: Dotted name of its head; "" for a model that is a head itself.
-        enabled: False does nothing.
+        enabled: Whether the block changes the precision.
     """
     before = torch.get_float32_matmul_precision()
     with contextlib.ExitStack() as restored:

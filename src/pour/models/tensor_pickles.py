@@ -1,6 +1,6 @@
 """A pickle module for `torch.load` that rebuilds tensors and plain data. Everything else becomes a stand-in.
 
-The names `Unpickler` and `load` are those that `torch.load(pickle_module=...)` asks for.
+`torch.load(pickle_module=...)` requires the names `Unpickler` and `load`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TENSOR_MAKERS = ("_rebuild_tensor_v2", "_rebuild_parameter")
 
 
 class _StandIn:
-    """Replacement of an object whose class is not read. It accepts whatever a pickle does with an object."""
+    """Replacement of an object whose class is not imported. It accepts every operation of a pickle."""
 
     def __new__(cls, *_: object, **__: object) -> Any:
         return super().__new__(cls)
@@ -64,7 +64,7 @@ class Unpickler(pickle.Unpickler):
             return _wrapped(getattr(_utils, name))
         if (module, name) == ("collections", "OrderedDict"):
             return collections.OrderedDict
-        # A pickle can set attributes of a class, so each gets one of its own.
+        # A pickle can set attributes of a class, so each call returns a new class.
         return type(name.rpartition(".")[2], (_StandIn,), {})
 
 

@@ -1,4 +1,4 @@
-"""Take a network out of the wrappers of PyTorch, check that it has weights, and name the libraries that define it."""
+"""Remove the wrappers of PyTorch from a network, check that it has weights, and name the libraries that define it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pour.errors import UsageError
 __all__ = ["check_weights", "libraries_of", "unwrap", "why_unreadable"]
 
 _COMPILED_CODE = (
-    "is a TorchScript module or an exported graph, which cannot be changed; give the nn.Module it came from."
+    "is a TorchScript module or an exported graph, which cannot be changed; pass the nn.Module it came from."
 )
 _QUANTISED = ("torch.ao.nn.", "torchao.")
 
@@ -28,7 +28,9 @@ def unwrap(model: nn.Module) -> nn.Module:
         True
     """
     if not isinstance(model, nn.Module):
-        raise UsageError(f"A model is needed (nn.Module), not a {type(model).__name__}; pour.load opens a file of one.")
+        raise UsageError(
+            f"A model must be an nn.Module, not a {type(model).__name__}; open the file of a model with pour.load."
+        )
     if _is_compiled_code(model):
         raise UsageError(f"The model {_COMPILED_CODE}")
     parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)

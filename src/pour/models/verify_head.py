@@ -25,7 +25,7 @@ __all__ = ["CannotRunError", "fits", "gives_scores", "mask_holds", "modules_behi
 
 _LEVELS = 4
 _STEP = 0.25
-# Largest difference between equal scores, as a share of the distance to the next score.
+# Largest difference between equal scores, as a share of the distance between two levels.
 _TOLERANCE = 1e-4
 _ERRORS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError)
 
@@ -36,12 +36,12 @@ class CannotRunError(UsageError):
     def __init__(self, example: Example, reason: str, advice: str | None = None) -> None:
         self.reason, self.advice = reason, advice
         shape = f" of shape {tuple(example.shape)}" if isinstance(example, Tensor) else ""
-        problem = f" ({reason}); give a small batch that it accepts." if advice is None else f": {advice}."
+        problem = f" ({reason}); pass a small batch that it accepts." if advice is None else f": {advice}."
         super().__init__(f"The model cannot run on example={shape}{problem}")
 
 
 def run_on(model: nn.Module, example: Example, *, weights: Mapping[str, Tensor] | None = None) -> object:
-    """Return what `model` returns for `example`, in evaluation mode. Raise CannotRunError if the model fails.
+    """Return the output of `model` for `example`, in evaluation mode. Raise CannotRunError if the model fails.
 
     Args:
         model: Network, which is not changed.
@@ -49,11 +49,11 @@ def run_on(model: nn.Module, example: Example, *, weights: Mapping[str, Tensor] 
         weights: Other values of some parameters, by name.
     """
     if isinstance(example, Tensor) and not example.numel():
-        raise UsageError("example= has no images; give a small batch.")
+        raise UsageError("example= has no images; pass a small batch.")
     kwargs = dict(example) if isinstance(example, Mapping) else {}
     args = () if isinstance(example, Mapping) else tuple(example) if isinstance(example, tuple | list) else (example,)
     try:
-        # Tensors made in inference mode, which a model may keep, could not be trained on later.
+        # Inference mode is off: a model may store tensors of this run, and later training must be able to use them.
         with evaluating(model), torch.inference_mode(mode=False), torch.no_grad():
             return torch.func.functional_call(model, dict(weights or {}), args, kwargs, tie_weights=False)
     except _ERRORS as error:
@@ -61,7 +61,7 @@ def run_on(model: nn.Module, example: Example, *, weights: Mapping[str, Tensor] 
             raise
         advice = input_advice(model, example) if isinstance(example, Tensor) else None
         if len(args) == 2 and isinstance(args[1], Tensor) and not args[1].is_floating_point() and args[1].ndim < 2:
-            advice = "it contains images and labels, so give the images alone"
+            advice = "it contains images and labels, so pass the images alone"
         raise CannotRunError(example, first_line(error), advice) from error
 
 
@@ -75,11 +75,12 @@ def fits(head: Head, output: object) -> bool:
 def gives_scores(model: nn.Module, head: Head, example: Example, *, anywhere: bool = False) -> bool:
     """Return whether the scores of `model` are the output of `head`.
 
-    The output of the layer is replaced by chosen scores. A head makes the model return these scores, or an increasing
-    function of each (softmax, log-softmax, a temperature), the same for all classes, images and positions. Averages
-    over positions and the enlarging of a map do not change scores that are equal at all positions.
+    The output of the layer is replaced by chosen scores. If the layer is the head, the model returns these scores or
+    an increasing function of each score (softmax, log-softmax, a temperature), the same for all classes, images and
+    positions. The chosen scores are equal at all positions, so averages over positions and the enlarging of a map do
+    not change them.
 
-    If the model uses the weight of the layer without calling it, the weight is exchanged instead.
+    If the model uses the weight of the layer without calling the layer, the weight is replaced instead.
 
     Args:
         model: The network, without compiling or parallel wrappers.
@@ -105,29 +106,29 @@ def gives_scores(model: nn.Module, head: Head, example: Example, *, anywhere: bo
         try:
             output, shapes = _run_replaced(model, head, example, [order] * len(head.each))
         except CannotRunError:
-            # If the model runs with the layer's own output, it does more with this output than to return it.
+            # If the model runs with the layer's real output alone, it computes something from this output.
             run_on(model, example)
             return False
         if not all(shapes):
-            return not head.beside and _weight_gives_scores(model, head, example, anywhere=anywhere)
+            return not head.further_heads and _weight_gives_scores(model, head, example, anywhere=anywhere)
         tables.append(_tables(head, output, shapes[-1][-1], anywhere=anywhere))
         outputs.append(output_tensors(output))
     if not all(_is_separate(head, pair, orders) for pair in zip(*outputs, strict=False)):
         return False
     if not any(_follow(pair, orders) for pair in zip(*tables, strict=False)):
         return False
-    # Each of several heads must have a part in the scores.
-    for index in range(len(head.each)) if head.beside else ():
+    # Each of several heads must contribute to the scores.
+    for index in range(len(head.each)) if head.further_heads else ():
         others = [orders[int(index == place)] for place in range(len(head.each))]
         output, shapes = _run_replaced(model, head, example, others)
         pairs = zip(_tables(head, output, shapes[-1][-1], anywhere=anywhere), tables[0], strict=False)
         if any(_near(changed, unchanged) for changed, unchanged in pairs):
             return False
-    return not head.beside or _are_independent(model, head, example, orders)
+    return not head.further_heads or _are_independent(model, head, example, orders)
 
 
 def _are_independent(model: nn.Module, head: Head, example: Example, orders: list[Tensor]) -> bool:
-    """Return whether no head gets features that are computed from the scores of another one."""
+    """Return whether no head's features depend on the scores of another head."""
     inputs: list[list[Tensor]] = []
     for order in orders:
         inputs.append([])
@@ -142,19 +143,19 @@ def _are_independent(model: nn.Module, head: Head, example: Example, orders: lis
 def _run_replaced(
     model: nn.Module, head: Head, example: Example, orders: list[Tensor]
 ) -> tuple[object, list[list[torch.Size]]]:
-    """Return the output with the scores of each head replaced by levels, and the shapes that each head returned."""
+    """Return the output with each head's scores replaced by levels, and the shapes of each head's outputs."""
     shapes: list[list[torch.Size]] = [[] for _ in head.each]
     with contextlib.ExitStack() as hooks:
         for each, order, calls in zip(head.each, orders, shapes, strict=True):
-            # Negative scores, so that an activation such as ReLU behind the layer is noticed.
+            # The scores are negative, so that an activation such as ReLU behind the layer changes them.
             hooks.enter_context(_replaced(each, -_STEP * (1 + order % _LEVELS), calls))
         return run_on(model, example), shapes
 
 
 def _is_separate(head: Head, pair: tuple[Tensor, ...], orders: list[Tensor]) -> bool:
-    """Return whether an output does not change with the layer's output, or consists of its scores or decisions.
+    """Return whether an output is independent of the layer's output, or consists of the layer's scores or decisions.
 
-    An embedding may be returned next to scores that are computed from it, and is then no head.
+    A model may return an embedding and scores that are computed from it. The layer of the embedding is then no head.
     """
     first, second = pair
     if first.ndim < 2 or not first.is_floating_point() or (first.shape == second.shape and torch.equal(first, second)):
@@ -164,7 +165,7 @@ def _is_separate(head: Head, pair: tuple[Tensor, ...], orders: list[Tensor]) -> 
 
 
 def _orders(count: int) -> list[Tensor]:
-    """Return two orders of the classes. Classes of one level in the first have other levels in the second."""
+    """Return two orders of the classes. Classes with the same level in the first have other levels in the second."""
     first = torch.arange(count)
     second = torch.empty_like(first)
     second[torch.argsort(first % _LEVELS, stable=True, descending=True)] = first
@@ -186,12 +187,12 @@ def _replaced(head: Head, scores: Tensor, calls: list[torch.Size]) -> RemovableH
 
 
 def _class_dim(head: Head, shape: torch.Size) -> int:
-    """Return the dimension of the layer's output that holds the classes; a convolution may get a single image."""
+    """Return the dimension of the classes in the layer's output. A convolution may get an image without batch."""
     return len(shape) - (1 if head.dim == -1 else 3)
 
 
 def _tables(head: Head, output: object, shape: torch.Size, *, anywhere: bool) -> list[Tensor]:
-    """Return the model's scores as tables (rows, C), one for each dimension that may hold the classes."""
+    """Return the model's scores as tables (rows, C), one for each dimension that may contain the classes."""
     tensors = output_tensors(output)
     if tensors and not anywhere:
         tensors = [scores_of(output, num_classes=head.num_classes)]
@@ -224,9 +225,14 @@ def _tolerance(dtype: torch.dtype) -> float:
 def _weight_gives_scores(model: nn.Module, head: Head, example: Example, *, anywhere: bool) -> bool:
     """Return whether the scores are linear in the weight of a layer that is not called.
 
-    Another order of the rows must give the scores in that order, twice the weight must change them, and one vector that
-    is added to all rows must shift all scores of a position alike. This excludes normalised weights and distances. The
-    rows of a projected head, whose mask stays in place, keep their order.
+    Three conditions are checked:
+
+    1. If the rows have another order, the scores have the same order.
+    2. If the weight is doubled, the scores change.
+    3. If one vector is added to all rows, all scores of a position shift alike.
+
+    This excludes normalised weights and distances. The first condition is not checked for a projected head, because its
+    mask does not move with the rows.
     """
     output = run_on(model, example)
     parameters = dict(head.layer.named_parameters(recurse=False)) if is_head_layer(head.layer) else {}
@@ -240,7 +246,7 @@ def _weight_gives_scores(model: nn.Module, head: Head, example: Example, *, anyw
         compared[list(head.module.forgotten)] = False
         prefix, flipped = f"{prefix}head.", {}
     weight = parameters["weight"].detach()
-    # Another weight and direction than those of the rows themselves.
+    # The vector must differ from the rows in size and direction.
     shift = weight.roll(1, dims=1).mean(dim=0) + weight.abs().mean()
     weights = [{}, {f"{prefix}weight": 2 * weight}, {f"{prefix}weight": weight + shift}, flipped]
     outputs = [run_on(model, example, weights=each) for each in weights]
@@ -276,7 +282,7 @@ def modules_behind(model: nn.Module, head: Head, example: Example) -> list[str]:
 
 
 def mask_holds(model: nn.Module, head: Head, example: Example) -> bool:
-    """Return whether no forgotten class of a masked head is predicted, with its scores and with negative ones.
+    """Return whether no forgotten class of a masked head is predicted, for its own scores and for negative scores.
 
     An activation behind the head, or retained scores below the mask, would leave the mask without effect.
 
@@ -298,7 +304,7 @@ def mask_holds(model: nn.Module, head: Head, example: Example) -> bool:
             hooks.enter_context(_replaced(dataclasses.replace(each, module=each.layer), negative, calls))
         outputs.append(run_on(model, example))
     shape = calls[-1] if calls else torch.Size((0,))
-    # The dimension of the classes is one of two if both have this length.
+    # If two dimensions have the number of classes, either may be the dimension of the classes.
     tables = [_tables(head, output, shape, anywhere=False) for output in outputs]
     if not all(any(_excludes(table, forgotten) for table in candidates) for candidates in tables):
         return False

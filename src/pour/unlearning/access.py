@@ -1,4 +1,4 @@
-"""Images as methods read them: shuffled and augmented, once in order, or a sample of them."""
+"""Images as methods read them: shuffled and augmented, once in order, or a sample."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EVALUATION_BATCH = 1000
 _FEW = 100
 # Scenes are large, and two are enough to verify a head on.
 _FEW_SCENES = 2
-# A scene fills memory like many small images.
+# A scene needs as much memory as many small images.
 _SCENES_AT_ONCE = 16
 
 
@@ -38,7 +38,7 @@ class Images:
     """Images of a request: indexed samples, or the user's own batches.
 
     Indexed samples are shuffled, and splits and scenes of pour are also cropped and mirrored. The user's batches are
-    checked and otherwise used as they come.
+    checked and otherwise used unchanged.
 
     Args:
         source: Samples with an index, such as a split or a torch dataset, or batches, such as a DataLoader.
@@ -53,10 +53,10 @@ class Images:
         self._mirrors = mirrors
         if self._has_labels:
             if not len(self._source):
-                raise UsageError("The request holds a split without images; check the classes to forget.")
+                raise UsageError("The request contains a split without images; check the classes to forget.")
             if rule is not None:
                 rule.check(self._source.labels)
-        # Loaders of pour return int64 labels. A check of them would make the host wait for the GPU.
+        # Loaders of pour return int64 labels. Checking these labels would make the host wait for the GPU.
         elif not is_indexed(self._source) and not is_epochs(source):
             self._source = UserBatches(self._source, rule or LabelRule())
 
@@ -73,7 +73,7 @@ class Images:
     def training(self, run: Run, *, batch_size: int, augment: bool = True, salt: int = 0, full: bool = False) -> Epochs:
         """Return shuffled batches for training. An epoch contains every image once.
 
-        Only a last batch that BatchNorm cannot take is left out: a single image, or scenes too few to fill it.
+        Only a last batch that BatchNorm cannot train on is left out: a single image, or too few scenes for a batch.
 
         Args:
             run: Seed and device.
@@ -107,8 +107,8 @@ class Images:
     ) -> Iterable[tuple[Tensor, Tensor]]:
         """Return about `count` images, evenly over the classes and mixed with the run's seed, or all if fewer.
 
-        Images of a split are drawn at random. The user's batches give the first images of each class. Scenes, which
-        show many classes each, come in order.
+        Images of a split are drawn at random. Of the user's batches, the first images of each class are returned.
+        Scenes, which show many classes each, are returned in order.
 
         Args:
             count: Number of images.
@@ -151,7 +151,7 @@ class Images:
         low, high = images.min().item(), images.max().item()
         if low < 0 or high > 1:
             warn(
-                f"{method} works on pixels from 0 to 1, but these go from {low:.3g} to {high:.3g}; give images as they "
+                f"{method} works on pixels from 0 to 1, but these go from {low:.3g} to {high:.3g}; pass images as they "
                 "are and put their normalisation into the model (pour.models.NormalizedModel)."
             )
 
@@ -168,7 +168,7 @@ class Images:
     def relabelled(self, labels: LabelArray) -> Images:
         """Return the images of a split with other labels. Raise UsageError for other sources."""
         if self.labels is None:
-            raise UsageError("Only the labels of a split can be replaced; the user's own batches come with theirs.")
+            raise UsageError("Only the labels of a split can be replaced; pass a split instead of batches.")
         if labels.shape != self.labels.shape:
             raise UsageError(f"There are {len(labels)} labels for {len(self._source)} images; each image needs one.")
         images = self._take(np.arange(len(self._source)))
@@ -184,7 +184,7 @@ class Images:
         return self._take(np.sort(rows))
 
     def joined(self, other: Images, run: Run) -> Images:
-        """Return the images of both, splits mixed with the run's seed, other sources in order."""
+        """Return the images of both sources. Splits are mixed with the run's seed, other sources stay in order."""
         first, second = self._source, other._source
         if self.labels is None or other.labels is None:
             return Images(MixedBatches(self.once(run), other.once(run)), mirrors=self._mirrors)
@@ -214,7 +214,7 @@ def first_batches(batches: Iterable[tuple[Tensor, Tensor]], limit: int, run: Run
 def _even(
     batches: Iterable[tuple[Tensor, Tensor]], count: int, seed: int, batch_size: int
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return the first images of each class, the same number of each, mixed; read all batches once."""
+    """Return the first images of each class, mixed, with the same number per class. Read all batches once."""
     by_class: dict[int, list[Tensor]] = {}
     for images, labels in batches:
         for image, label in zip(images, torch.as_tensor(labels).tolist(), strict=True):

@@ -55,7 +55,7 @@ def option(default: Any, help: str | None = None, **bounds: float) -> Any:
 
 
 def declaration(method: type[Method], name: str) -> dict[str, Any]:
-    """Return what a method and its parents declare for an option: `help` and `bounds`.
+    """Return the `help` and `bounds` that a method and its parents declare for an option.
 
     Examples:
         >>> from pour.methods.pour_p import PourP
@@ -97,9 +97,9 @@ class Method(ABC):
     several_heads: ClassVar[bool] = False
     """Whether the method also works on networks that average the scores of several heads."""
     newer_options: ClassVar[dict[str, Any]] = {}
-    """Options that are newer than stored results, each with the value that leaves the method as it was before.
+    """Options that are newer than stored results, each with the value at which the method works as before.
 
-    These values must not change when a default does: stored results without the option have them.
+    These values must not change with a default, because stored results without the option have these values.
     """
 
     def __post_init__(self) -> None:
@@ -116,8 +116,8 @@ class Method(ABC):
     def stored_options(self) -> dict[str, Any]:
         """Return the options by name as stored results contain them.
 
-        An option of `newer_options` is left out at the value given there, and contained at any other value. Results
-        from before the option therefore count as results of the method as it was.
+        An option of `newer_options` is left out if it has the value listed there. So results that are older than the
+        option count as results with that value.
         """
         effective = self.options()
         for name, value in self.newer_options.items():

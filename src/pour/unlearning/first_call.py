@@ -35,7 +35,7 @@ class FirstCall:
     """Mean time on one CPU core."""
 
     def __str__(self) -> str:
-        """Return the share of the class that is left and the change on the other classes.
+        """Return the accuracy on the forgotten class and the change of the accuracy on the other classes.
 
         Examples:
             >>> str(FirstCall(networks=6, failed=0, acc_f=41.2, change_acc_r=-2.94))

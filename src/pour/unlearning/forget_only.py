@@ -39,11 +39,12 @@ __all__ = ["ForgetOnlyMethod", "forget_accuracy", "forgotten_classes", "masked_d
 
 @dataclass(kw_only=True)
 class ForgetOnlyMethod(IterativeMethod):
-    """A method that trains on forget images; the defaults are those of DELETE's published CIFAR-10 configurations.
+    """A method that trains on forget images, with the defaults of DELETE's published CIFAR-10 configurations.
 
-    They are one setting for every method: SGD with momentum 0.9 at a constant 1e-4 (5e-5 on CIFAR-100), batches of
-    128, 20 epochs, no weight decay. They let the statistics of BatchNorm follow the forget images, which costs each of
-    these methods several points of accuracy. Here the statistics are frozen unless `batch_norm="train"`.
+    These configurations have one setting for every method: SGD with momentum 0.9 at a constant 1e-4 (5e-5 on
+    CIFAR-100), batches of 128, 20 epochs, no weight decay. In them, the statistics of BatchNorm follow the forget
+    images, which costs each method several points of accuracy. Here the statistics are frozen unless
+    `batch_norm="train"`.
 
     With `anchor="views"` the loss has a second term on transformed copies of the forget images. Without it no copies
     are made, and no random numbers are drawn for them.
@@ -146,7 +147,7 @@ def forget_accuracy(
         batches: Batches of some of the images; by default all images.
 
     Raises:
-        DivergenceError: The highest score of an image is not finite. Such a score would pass for having forgotten.
+        DivergenceError: The highest score of an image is not finite. Such an image would count as forgotten.
     """
     network = unwrap(model).to(run.torch_device)
     correct = torch.zeros((), dtype=torch.int64, device=run.torch_device)

@@ -60,15 +60,17 @@ class IterativeMethod(Method):
         if self.lr is None and default["lr"] is not None:
             raise UsageError(f"{self.name} needs a learning rate; leave lr out for the default, {default['lr']:g}.")
         if self.epochs is not None and self.steps is not None:
-            # Whichever was given replaces the default of the other.
+            # The option that the user set replaces the default of the other option.
             if self.steps == default["steps"]:
                 self.steps = None
             elif self.epochs == default["epochs"]:
                 self.epochs = None
         if self.whole_epochs and self.epochs is None:
-            raise UsageError(f"{self.name} makes whole passes over the images; give epochs, not steps.")
+            raise UsageError(f"{self.name} makes whole passes over the images; pass epochs, not steps.")
         if self.constant_rate and self.schedule != "constant":
-            raise UsageError(f"{self.name} trains pass by pass, and a schedule would restart; leave it constant.")
+            raise UsageError(
+                f"{self.name} trains pass by pass, and a schedule would restart each time; leave it constant."
+            )
         self.as_recipe(lr=self.lr if self.lr is not None else 1.0)
 
     def lengths(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -121,7 +123,7 @@ class IterativeMethod(Method):
         optimizer: torch.optim.Optimizer | None = None,
         **changes: Any,
     ) -> TrainingLog:
-        """Train `model` in place with the options as they are, or as changed, and log the losses.
+        """Train `model` in place with the options of the method and with `changes`. Log the losses.
 
         Args:
             model: Network to train.

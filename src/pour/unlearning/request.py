@@ -142,7 +142,7 @@ class ForgetRequest:
         return None
 
     def without(self, classes: Collection[int]) -> ForgetRequest:
-        """Return the request without images of `classes` to retain or to validate on; loaders stay as they are."""
+        """Return the request without images of `classes` to retain or to validate on. Loaders do not change."""
 
         def others(images: Any) -> Any:
             samples = None if images is None else as_samples(images)
@@ -183,7 +183,7 @@ class ForgetRequest:
 
 
 def _showing(source: Any, classes: Collection[int]) -> Any:
-    """Return samples with several labels each as methods read them; other images stay as they are.
+    """Return samples with several labels each as methods read them, and other images unchanged.
 
     Only images that show one of `classes` are returned. In a scene, all other pixels become void. An image with
     several classes gets one label, the first of `classes` that it shows.
@@ -197,7 +197,7 @@ def _showing(source: Any, classes: Collection[int]) -> Any:
     try:
         task = get_task(task_of_labels(labels))
     except UsageError:
-        # The rule for the labels refuses them.
+        # The label rule raises an error for these labels later.
         return samples
     rows = task.rows(torch.empty(len(labels), 0), labels)
     matches = np.flatnonzero(np.isin(rows.labels.numpy(), list(classes)))

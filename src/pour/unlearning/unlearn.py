@@ -87,8 +87,8 @@ def request_of(
         task: Task of the dataset.
         dataset: Data of the original.
         forget: Indices or names of the classes to forget.
-        method: Method. If it needs validation samples, a tenth of the training samples, which the original has seen, is
-            held out.
+        method: Method. If it needs validation samples, a tenth of the training samples is held out, on which the
+            original was trained.
         model: The original.
         recipe: Recipe with which the original was trained, or its name.
         build: Function that returns a fresh network, if the file of `model` does not name one.
@@ -135,7 +135,7 @@ def unlearn(
         request: Classes to forget, and the data that may be used.
         classes: Indices or names of the classes to forget.
         forget: Training images of these classes: a DataLoader or another iterable of batches, a torch dataset, a split
-            or scenes. A batch is a pair of images and labels or has both by name, such as `pixel_values`, `labels`.
+            or scenes. A batch is a pair of images and labels, or has both under names such as `pixel_values`, `labels`.
         retain: Training images of the other classes.
         validation: Images that were not trained on.
         build: Function that returns a freshly initialised model of the same architecture.
@@ -145,13 +145,13 @@ def unlearn(
         device: Device of the computation, by default the GPU if there is one. The result is on the device of `model`.
         precision: fp32 or bf16; by default bf16 on a GPU that has it.
         progress: Show a progress bar.
-        compile: Compile the encoder that an iterative method trains. It pays on a GPU for long runs, or for many runs
-            in one process.
-        head: Dotted name of the head, or names of several heads whose scores the model averages, if they are not found
-            automatically. The result remembers them.
+        compile: Compile the encoder that an iterative method trains. This saves time on a GPU for long runs, or for
+            many runs in one process.
+        head: Dotted name of the head, or names of several heads whose scores the model averages. By default the head is
+            found automatically. The card of the result records the names.
         example: Small batch of inputs on which to find and verify the head; by default images of the request.
         force: Only warn if the original does not recognise the classes to forget, or was trained without them. The
-            history keeps the warning.
+            history contains the warning.
         options: Options of the method, if it is given by name.
 
     Returns:
@@ -177,7 +177,7 @@ def unlearn(
         request = ForgetRequest(**parts, build=build, recipe=recipe)
     if isinstance(method, Method):
         if options:
-            raise UsageError("The method is given with its options; leave the further options out.")
+            raise UsageError("The method already has its options; leave the further options out.")
     else:
         method = make_method(method, **options)
     run = Run(seed=seed, device=device, precision=precision, progress=progress, compile=compile)
@@ -204,7 +204,7 @@ def carry_out(
             "pour.ForgetRequest.of(splits)."
         )
     run = dataclasses.replace(run, history=[], choices={})
-    # A method of another package may not have checked them.
+    # A method of another package may not have checked its options.
     method.check_options()
     original, is_given = unwrap(model), example is not None
     if request.class_names is not None:
@@ -215,7 +215,7 @@ def carry_out(
     classes = resolve_classes(
         request.classes, num_classes=place.num_classes, class_names=names, already=sorted(earlier)
     )
-    if place.beside and not method.several_heads:
+    if place.further_heads and not method.several_heads:
         able = ", ".join(info.name for info in list_methods() if get_method(info.name).several_heads)
         problem = f"{method.name} needs one head, but the model averages the scores of {place.names.replace(',', ', ')}"
         raise UsageError(f"{problem}; use one of {able}.")
@@ -283,7 +283,7 @@ def carry_out(
 def _check_original(
     model: nn.Module, granted: Granted, classes: Collection[int], names: Sequence[str], run: Run, *, force: bool
 ) -> tuple[str, ...]:
-    """Check that `model` recognises images of the request; return the notes."""
+    """Check that `model` recognises images of the request. Return the notes for the history."""
     needs: tuple[Need, ...] = ("forget", "retain")
     sides = [getattr(granted, need) for need in needs if granted.has(need)]
     return check_request(model, [side.some for side in sides], classes=classes, names=names, run=run, force=force)
@@ -292,14 +292,14 @@ def _check_original(
 def _head(
     model: nn.Module, request: ForgetRequest, method: Method, head: str | Sequence[str] | None, example: Example | None
 ) -> tuple[Head, Example | None]:
-    """Return the head, verified on the example or on images of the request if there are any, and this input."""
+    """Return the head and the input that verified it: the example, or images of the request if there are any."""
     if example is not None:
         return find_head(model, head=head, example=example), example
     try:
         images = request.first_images(FEW_IMAGES, method.needs)
     except UsageError as error:
         try:
-            # A method that reads the batches refuses them itself.
+            # A method that reads these batches raises an error itself.
             return find_head(model, head=head), None
         except UsageError:
             raise error from None
@@ -310,7 +310,7 @@ def _head(
 
 
 def _is_found(model: nn.Module, head: Head) -> bool:
-    """Return whether `head` is found without a name and without images."""
+    """Return whether `find_head` returns `head` without a name and without images."""
     try:
         return find_head(model).names == head.names
     except UsageError:
@@ -318,7 +318,7 @@ def _is_found(model: nn.Module, head: Head) -> bool:
 
 
 def _without_effect(method: Method, granted: Granted) -> dict[str, None]:
-    """Return the options without effect on the user's own batches, which are used as they come. Warn if one is set."""
+    """Return the options that have no effect on the user's own batches. Warn if one of them is set."""
     if not granted.images or not all(images.from_user for images in granted.images):
         return {}
     default = {field.name: field.default for field in dataclasses.fields(method)}
@@ -326,7 +326,7 @@ def _without_effect(method: Method, granted: Granted) -> dict[str, None]:
     names = [name for name in _OF_SPLITS if name in default and not (regroups and name == "batch_size")]
     for name in names:
         if getattr(method, name) != default[name]:
-            warn(f"{name} has no effect on {method.name} here: your own batches are used as they come.")
+            warn(f"{name} has no effect on {method.name}, because your own batches are used unchanged; leave it out.")
     return dict.fromkeys(names)
 
 

@@ -40,7 +40,7 @@ class LabelRule:
         """Raise UsageError for the first forbidden label. Warn about a label of a class forgotten earlier."""
         if labels.ndim != 1:
             raise UsageError(
-                f"The labels have the shape {tuple(labels.shape)}; give one label per image, or pass scenes "
+                f"The labels have the shape {tuple(labels.shape)}; pass one label per image, or pass scenes "
                 "for labels of pixels (pour.ForgetRequest.of_scenes)."
             )
         for label in np.unique(np.asarray(torch.as_tensor(labels).cpu())).tolist():
@@ -52,27 +52,27 @@ class LabelRule:
             if self.only is not None and label not in self.only:
                 requested = ", ".join(map(str, sorted(self.only)))
                 raise UsageError(
-                    f"{self.what} hold class {label}, which is not to be forgotten ({requested} is); give images of "
-                    "the classes to forget alone."
+                    f"{self.what} contain class {label}, but the request forgets only {requested}; pass images of the "
+                    "classes to forget alone."
                 )
             if label in self.never:
                 raise UsageError(
-                    f"{self.what} hold class {label}, which is to be forgotten; leave its images out "
+                    f"{self.what} contain class {label}, which is to be forgotten; leave its images out "
                     "(pour.Splits divides a dataset)."
                 )
             if label in self.unwanted:
                 self.unwanted = frozenset()
                 warn(
-                    f"{self.what} hold class {label}, which the model was made to forget before; training on them "
-                    "teaches it again, so leave them out."
+                    f"{self.what} contain class {label}, which the model forgot earlier; leave them out, because "
+                    "training on them teaches the class again."
                 )
 
 
 class UserBatches:
-    """Batches of a user's loader, in every reading checked and with int64 labels.
+    """Batches of a user's loader. Each reading checks them and converts their labels to int64.
 
     Args:
-        batches: Loader; its length is needed for training alone.
+        batches: Loader. Only training needs its length.
         rule: Labels that the images may have.
     """
 
@@ -127,7 +127,7 @@ class MixedBatches:
         read = used = 0
         for images, labels in self._larger:
             read += len(labels)
-            # This number of images keeps the smaller source in step with the larger source.
+            # After this number of images, the same share of both sources is read.
             due = round(self._fewest * read / max(1, self._most)) - used
             while sum(len(part) for _, part in waiting) < due and (batch := next(smaller, None)) is not None:
                 waiting.append(batch)

@@ -46,7 +46,7 @@ def test_altered_files_raise_nothing_but_our_sentence(tmp_path, cifar10, kind):
 
 def test_one_array_and_several_are_told_apart(tmp_path):
     np.savez(tmp_path / "several.npz", a=np.zeros(1))
-    with pytest.raises(UsageError, match="holds several arrays"):
+    with pytest.raises(UsageError, match="contains several arrays"):
         read_array(tmp_path / "several.npz")
     np.save(tmp_path / "objects.npy", np.array([print], object))
     with pytest.raises(UsageError, match=r"objects\.npy"):

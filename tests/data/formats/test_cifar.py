@@ -192,6 +192,6 @@ def test_images_of_another_set_are_refused(tmp_path, side, channels, classes, fo
         }
         np.savez(folder, **arrays, classes=np.array(classes or CIFAR10.info.classes))
     with pytest.raises(
-        UsageError, match=rf"other.* does not hold cifar10: its images are {side} x {side} x {channels}"
+        UsageError, match=rf"other.* does not contain cifar10: its images are {side} x {side} x {channels}"
     ):
         read_cifar(folder, CIFAR10)

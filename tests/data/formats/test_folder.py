@@ -147,7 +147,7 @@ def test_pixels_of_unknown_range_are_refused(tmp_path, kind, words, size):
     for name in "ab":
         fill(tmp_path / name, 5)
     Image.fromarray(np.arange(36, dtype=kind).reshape(6, 6)).save(tmp_path / "a" / "x.tif")
-    with pytest.raises(UsageError, match=rf"x.tif holds {words}, whose range is not known"):
+    with pytest.raises(UsageError, match=rf"x.tif contains {words}, whose range is not known"):
         read_folder(tmp_path, size=size)
 
 
@@ -261,5 +261,5 @@ def test_a_folder_needs_no_prefix(tmp_path, monkeypatch):
     # A dataset with a name comes first.
     fill(tmp_path / "digits" / "a", 5)
     assert load_dataset("digits").num_classes == 10
-    with pytest.raises(UsageError, match=r"There is no folder \./fotos; give the path of a folder"):
+    with pytest.raises(UsageError, match=r"There is no folder \./fotos; pass the path of a folder"):
         load_dataset("./fotos")

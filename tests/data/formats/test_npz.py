@@ -47,8 +47,8 @@ def test_class_names_can_be_stored_along(tmp_path, stored):
     ("arrays", "words"),
     [
         ({"train_x": random_images(3, 4)}, "train_x but not train_y"),
-        ({"a": np.zeros(3)}, "must hold train_x, train_y, test_x and test_y .*it holds a"),
-        ({}, "it holds nothing"),
+        ({"a": np.zeros(3)}, "must contain train_x, train_y, test_x and test_y .*it contains a"),
+        ({}, "it contains nothing"),
         (plain(train_y=np.arange(5)), "train split.*6 images but 5 labels"),
         (plain(train_y=np.zeros((6, 14), np.int64)), "several per image"),
         (plain(train_y=np.array(3)), "train labels .* have shape"),
@@ -68,7 +68,7 @@ def test_wrong_arrays_are_one_sentence(tmp_path, arrays, words):
 
 def test_pickled_objects_are_refused(tmp_path):
     np.savez(tmp_path / "mine.npz", **plain(classes=np.array(["a", print], object)))
-    with pytest.raises(UsageError, match="refused because it holds pickled objects"):
+    with pytest.raises(UsageError, match="refused because it contains pickled objects"):
         load_dataset(str(tmp_path / "mine.npz"))
 
 

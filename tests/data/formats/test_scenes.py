@@ -74,7 +74,7 @@ def test_wrong_pairs_are_one_sentence(camvid):
     data = read_camvid(camvid)
     annotation = camvid / "trainannot" / "0000.png"
     Image.fromarray(np.full((6, 6), 12, np.uint8)).save(annotation)
-    with pytest.raises(UsageError, match=r"0000.png holds label 12, but labels are 0 to 10, void 11"):
+    with pytest.raises(UsageError, match=r"0000.png contains label 12, but labels are 0 to 10, void 11"):
         data.splits["train"].read(0)
     Image.fromarray(np.zeros((5, 6), np.uint8)).save(annotation)
     with pytest.raises(UsageError, match="must agree"):
@@ -92,7 +92,7 @@ def test_wrong_pairs_are_one_sentence(camvid):
 
 def test_incomplete_voc_is_one_sentence(voc):
     (voc / "JPEGImages" / "2007_1.jpg").unlink()
-    with pytest.raises(UsageError, match=r"2007_1.jpg is listed in .*train.txt but is not there"):
+    with pytest.raises(UsageError, match=r"2007_1.jpg is listed in .*train.txt but is missing"):
         read_voc(voc)
     (voc / "ImageSets/Segmentation/train.txt").unlink()
     with pytest.raises(UsageError, match=r"There is no file .*train.txt"):
@@ -103,5 +103,5 @@ def test_a_dataset_needs_train_and_test_and_a_void_of_its_own(tmp_path):
     split = SegmentationSplit(((tmp_path, tmp_path),), 2, 255)
     with pytest.raises(UsageError, match="no test images"):
         SegmentationDataset("d", ("a", "b"), 255, {"train": split})
-    with pytest.raises(UsageError, match="void label 1 of d is also that of 'b'"):
+    with pytest.raises(UsageError, match="void label 1 of d is also the label of 'b'"):
         SegmentationDataset("d", ("a", "b"), 1, {"train": split, "test": split})

@@ -114,7 +114,7 @@ def test_files_that_hold_no_texts_are_refused(tmp_path: Path) -> None:
     for name, problem in (
         ("cut", "is truncated or damaged"),
         ("other", "is no file of text embeddings; it has no array embeddings"),
-        ("pickled", "is refused because it holds pickled objects"),
+        ("pickled", "is refused because it contains pickled objects"),
     ):
         with pytest.raises(UsageError, match=problem):
             TextTable.load(tmp_path / f"{name}.npz")
@@ -245,11 +245,11 @@ def test_directions_of_a_concept() -> None:
     for options, match in (
         ({"part": "odd"}, "choose one of"),
         ({"part": "specific"}, "pass others="),
-        ({"part": "centered", "others": torch.ones(2, 3)}, "embed them alike"),
+        ({"part": "centered", "others": torch.ones(2, 3)}, "embed both with the same encoder"),
     ):
         with pytest.raises(UsageError, match=match):
             concept_directions(text, **options)
-    with pytest.raises(UsageError, match="nothing of it is its own"):
+    with pytest.raises(UsageError, match="is the mean of the texts to keep"):
         concept_directions(torch.eye(2)[0], torch.eye(2)[:1], part="specific")
     with pytest.raises(UsageError, match="floating-point"):
         concept_directions(torch.ones(2, 3, dtype=torch.long))

@@ -71,7 +71,7 @@ def test_a_wrong_tensor_leaves_nothing(
         save_file({**state, "body.0.bias": state["body.0.bias"] + 1e-4}, *rest, **options)
 
     monkeypatch.setattr(exporting, "save_file", wrong)
-    with pytest.raises(PourError, match=r"shop.safetensors was not written, because the tensors that were written are"):
+    with pytest.raises(PourError, match=r"shop.safetensors was not written, because the written tensors differ"):
         pour.export(pour.forget(network, classes=[1]), tmp_path / "shop.safetensors", example=images)
     assert not list(tmp_path.iterdir())
 
@@ -127,7 +127,7 @@ def normalized(network: nn.Module) -> nn.Module:
         (lambda: normalized(ShopNet()), "shop.pt", {"normalization": "inside"}, "Only an ONNX file can contain"),
         (lambda: normalized(ShopNet()), "shop.onnx", {"normalization": "both"}, "choose one of 'inside', 'outside'"),
         (lambda: pour.forget(ShopNet(bias=False), [1]), "shop.pt", {"example": torch.rand(2, 1, 8, 8)},
-         r"no bias to hold the mask; forget with forgotten_logit=\"keep\" .* or export it to ONNX, which keeps"),
+         r"no bias for the mask; forget with forgotten_logit=\"keep\" .* or export it to ONNX, which keeps"),
         (lambda: ShopNet().to("meta"), "shop.pt", {}, "'body.0.weight' is no tensor with values"),
         (ShopNet, "shop.onnx", {"example": {"x": torch.rand(2, 1, 8, 8)}}, "takes one tensor of images"),
     ],

@@ -76,7 +76,7 @@ def test_normalisation_is_what_the_architecture_gets(name: str) -> None:
 def test_written_file_starts_a_model_with_a_new_head(tmp_path: Path) -> None:
     _package_file("efficientnet-lite0")
     path = write_pretrained("efficientnet-lite0", tmp_path / "w.safetensors")
-    with pytest.warns(UserWarning, match="holds no classifier for 9 classes"):
+    with pytest.warns(UserWarning, match="contains no classifier for 9 classes"):
         model = build_model("timm:tf_efficientnet_lite0", 9, image_size=28, weights=path)
     weights = pretrained_weights("efficientnet-lite0")
     assert torch.equal(model.state_dict()["model.conv_stem.weight"], weights["conv_stem.weight"])

@@ -123,7 +123,7 @@ def test_transformers_from_a_folder_and_from_a_family(tmp_path: Path) -> None:
     (tmp_path / "vit" / "config.json").unlink()
     with torch.no_grad():
         assert torch.equal(load(path)(images), forget(model, [0])(images))
-    with pytest.raises(UsageError, match="finds no configuration"):
+    with pytest.raises(UsageError, match="has no configuration"):
         build_model(f"hf:{tmp_path / 'vit'}", 5)
 
 

@@ -134,7 +134,7 @@ def test_normalisation_and_card(code):
     torch.testing.assert_close(wrapped(torch.ones(1, 1, 1, 2)), wrapped.model(torch.full((1, 1, 1, 2), 0.5)))
     recorded = architecture(wrapped)
     assert recorded.from_user
-    with pytest.raises(UsageError, match="of the user's own code, which no model file may import"):
+    with pytest.raises(UsageError, match="defined in the user's own code, which no model file may import"):
         rebuild(recorded)
     again = code(
         f"{HEAD}import pour\ndef net(): return pour.models.NormalizedModel(nn.Linear(2, 2), [0.5], [1.0])\n",

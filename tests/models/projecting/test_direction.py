@@ -207,7 +207,7 @@ def test_a_request_after_folding_with_the_score_kept(
         if second != "scores":
             assert agreement(middle, after, [0, 3, 4]) >= (1 if dtype == torch.float32 else 0.97)
     assert recorded(twice) == ("scores" if second == "scores" else "decisions")
-    with pytest.raises(UsageError, match=r"row for class 0 is the mean of the rows.*forgotten and folded before"):
+    with pytest.raises(UsageError, match=r"row for class 0 is the mean of the rows.*earlier request forgot the class"):
         forget(twice if kind == "conv" else once, [0], direction=second, forgotten_logit="keep")
     # One more round.
     thrice = fold(forget(fold(twice), [7], direction=second, forgotten_logit="keep"))

@@ -284,7 +284,7 @@ def test_old_weight_norm_is_copied_but_not_folded() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({}, "give classes= or directions="),
+        ({}, "pass classes= or directions="),
         ({"classes": []}, "empty"),
         ({"classes": [99]}, "out of range"),
         ({"classes": list(range(CLASSES))}, "leave no class"),
@@ -300,7 +300,7 @@ def test_old_weight_norm_is_copied_but_not_folded() -> None:
         ({"directions": torch.zeros(8)}, "zero"),
         ({"directions": torch.full((8,), torch.nan)}, "NaN"),
         ({"directions": torch.eye(8)}, "nothing would be left"),
-        ({"directions": torch.ones(8), "data": []}, "have no use"),
+        ({"directions": torch.ones(8), "data": []}, "have no effect"),
     ],
 )
 def test_bad_input_is_one_clear_sentence(options: dict[str, object], sentence: str, small: nn.Module) -> None:
@@ -322,7 +322,7 @@ def test_bad_models_are_refused(small: nn.Module) -> None:
         fold(small)
     with pytest.raises(UsageError, match=r"pass the same now"):
         forget(forget(small, [0], forgotten_logit="keep"), [1])
-    with pytest.raises(UsageError, match=r"no bias to hold the mask"):
+    with pytest.raises(UsageError, match=r"no bias for the mask"):
         fold(forget(mlp(bias=False), [0], head="out"))
     with pytest.raises(UsageError, match=r"must be nn.Linear"):
         ProjectedHead(nn.ReLU(), find_head(forget(small, [0])).module.projector)

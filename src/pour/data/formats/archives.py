@@ -1,4 +1,4 @@
-"""Reading archives in memory: tar files, folders of the same files, and `.npz`."""
+"""Read archives in memory: tar files, folders of the same files, and `.npz`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_digest", "read_array", "read_members", "read_npz", "unpack_tar"]
 
-# Whatever tarfile, zipfile and numpy were seen to raise on damaged files; RuntimeError is for a damaged zip flag.
+# Errors that tarfile, zipfile and numpy raise on damaged files. RuntimeError is for a damaged zip flag.
 _DAMAGE = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -49,7 +49,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise
     except (*_DAMAGE, ValueError) as error:
         if "allow_pickle" in str(error):
-            raise UsageError(f"{path} is refused because it holds pickled objects; only arrays are read.") from error
+            raise UsageError(f"{path} is refused because it contains pickled objects; only arrays are read.") from error
         raise _damaged(path, error) from error
 
 
@@ -57,7 +57,7 @@ def read_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
     """Return the bytes of the files `names` in a folder or a tar archive, by file name.
 
     Nothing is written to disk, so names such as `../x` in an archive have no effect. A gzipped archive is read to
-    its end, because its checksum is there.
+    its end, which contains the checksum.
 
     Raises:
         UsageError: A file is missing, or the archive is truncated or damaged.
@@ -82,7 +82,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     with _reading(path):
         opened = np.load(path, allow_pickle=False)
         if not isinstance(opened, np.lib.npyio.NpzFile):
-            raise UsageError(f"{path} holds one array; a .npz file with named arrays is expected.")
+            raise UsageError(f"{path} contains one array; a .npz file with named arrays is expected.")
         with opened as stored:
             return {name: stored[name] for name in stored.files}
 
@@ -92,12 +92,12 @@ def read_array(path: Path) -> NDArray[Any]:
     with _reading(path):
         stored = np.load(path, allow_pickle=False)
     if not isinstance(stored, np.ndarray):
-        raise UsageError(f"{path} holds several arrays; a .npy file with one is expected.")
+        raise UsageError(f"{path} contains several arrays; a .npy file with one is expected.")
     return stored
 
 
 def check_digest(path: Path, checksum: str) -> None:
-    """Raise unless `path` has the given `algorithm:hex` checksum."""
+    """Raise UsageError unless the file `path` has the checksum `algorithm:hex`."""
     algorithm, _, expected = checksum.partition(":")
     with path.open("rb") as file:
         actual = hashlib.file_digest(file, algorithm).hexdigest()
@@ -109,9 +109,10 @@ def check_digest(path: Path, checksum: str) -> None:
 
 
 def unpack_tar(archive: Path, target: Path, keep: Callable[[PurePosixPath], bool]) -> None:
-    """Unpack what `keep` accepts of an uncompressed `archive` into the new folder `target`, or nothing at all.
+    """Unpack the members of an uncompressed `archive` that `keep` accepts into the new folder `target`.
 
-    `keep` sees each member's path; links, devices and paths that lead out of the folder are passed over.
+    `keep` gets the path of each member. Links, devices and paths that lead out of the folder are skipped. If unpacking
+    fails, `target` does not exist.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
@@ -132,14 +133,17 @@ def unpack_tar(archive: Path, target: Path, keep: Callable[[PurePosixPath], bool
         raise _damaged(archive, error) from error
     except OSError as error:
         raise PourError(
-            f"Could not unpack {archive} to {target}: {error.strerror or error}; nothing was left there."
+            f"Could not unpack {archive} to {target}: {error.strerror or error}; free space or choose another folder."
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _check_end(archive: Path) -> None:
-    """Raise unless the archive ends in zero blocks: tarfile takes one cut off between two files for complete."""
+    """Raise ReadError unless the archive ends in zero blocks.
+
+    tarfile accepts an archive that was cut off between two files.
+    """
     with archive.open("rb") as file:
         file.seek(max(0, archive.stat().st_size - 2 * tarfile.BLOCKSIZE))
         if file.read() != bytes(2 * tarfile.BLOCKSIZE):

@@ -51,20 +51,21 @@ CIFAR10, CIFAR100 = (CifarFormat(info=official(name), **layout) for name, layout
 
 
 def find_cifar(root: Path, cifar: CifarFormat) -> Path | None:
-    """Return the first file or folder under `root` that holds the dataset, `root` itself included."""
+    """Return the first file or folder under `root` that contains the dataset, `root` itself included."""
     named = (folder / place for folder in (root, root / cifar.info.name) for place in cifar.places)
     return next((path for path in (root, *named) if _kind(path, cifar)), None)
 
 
 def read_cifar(path: Path, cifar: CifarFormat) -> ImageDataset:
-    """Return the dataset stored at `path`, whichever form it has.
+    """Return the dataset stored at `path`, in any of the known forms.
 
     Raises:
-        UsageError: It is incomplete, altered, of the wrong size, or holds foreign pickled objects.
+        UsageError: The dataset is incomplete, altered or of the wrong size, or contains pickled objects other than
+            arrays and plain data.
     """
     kind, stored = _kind(path, cifar), None
     if kind is None:
-        raise UsageError(f"{path} does not hold {cifar.info.name}: expected one of {', '.join(cifar.places)}.")
+        raise UsageError(f"{path} does not contain {cifar.info.name}: expected one of {', '.join(cifar.places)}.")
     if kind == "npz":
         splits, stored = read_npz_splits(path)
     elif kind == "mosaic":
@@ -79,8 +80,8 @@ def read_cifar(path: Path, cifar: CifarFormat) -> ImageDataset:
     if (dataset.image_shape, dataset.num_classes) != expected:
         shape, count = " x ".join(map(str, dataset.image_shape)), dataset.num_classes
         raise UsageError(
-            f"{path} does not hold {cifar.info.name}: its images are {shape} in {count} classes, not 32 x 32 x 3 in "
-            f"{expected[1]}; name the dataset that it is."
+            f"{path} does not contain {cifar.info.name}: its images are {shape} in {count} classes, not 32 x 32 x 3 in "
+            f"{expected[1]}; use the name of the dataset that it contains."
         )
     return dataset
 
@@ -112,7 +113,7 @@ def _read_official(path: Path, cifar: CifarFormat, kind: Literal["python", "bina
     splits = {}
     for split, size in (("train", cifar.train_size), ("test", cifar.test_size)):
         batches = [read_batch(members.pop(name), f"{name} in {path}", cifar) for name in files[split]]
-        # Stored plane by plane; everything else here is height x width x channels.
+        # The files store images plane by plane. pour stores height x width x channels.
         planes = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, 3, _SIDE, _SIDE)
         labels = np.concatenate([labels for _, labels in batches])
         if len(labels) != size:

@@ -26,24 +26,28 @@ _SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "va
 def read_folder(path: Path, *, size: tuple[int, int] | None = None) -> ImageDataset:
     """Return the images under `path` as a dataset. Images are decoded when they are read.
 
-    Either `path/train/CLASS/image` and `path/test/CLASS/image` (or `val`, where there is no `test`), where
-    further folders beside the two are extra test sets, or `path/CLASS/image`, of which a fifth of each class is set
-    apart for testing. Which fifth depends on the file names alone, so that it stays the same when images are added
-    elsewhere. The folder of a class may have folders of its own, whose images belong to the class.
+    The folder has one of two structures:
+
+    - `path/train/CLASS/image` and `path/test/CLASS/image`. If there is no `test`, `val` is used. Further folders next
+      to the two are extra test sets.
+    - `path/CLASS/image`. A fifth of each class is the test split. It depends on the file names alone, so it does not
+      change if images are added to other classes.
+
+    The folder of a class may contain subfolders. Their images belong to the class.
 
     Args:
-        path: The folder.
-        size: Height and width to which images are scaled, their centre cut out; without it all images must have the
-            same size.
+        path: Folder.
+        size: Height and width of the images. Images are scaled, and their centre is cut out. Without it all images must
+            have the same size.
 
     Raises:
         UsageError: The folder has another structure, or some files are no images. The message names these files.
     """
     if not path.is_dir():
-        raise UsageError(f"{path} is not a folder; give a folder with one folder of images per class.")
+        raise UsageError(f"{path} is not a folder; pass a folder with one folder of images per class.")
     if size is not None and min(size) < 1:
         raise UsageError(f"The image size must be at least 1 pixel, not {min(size)}.")
-    # A class may be called "train"; then it holds images and no folders, or has no "test" beside it.
+    # A class may be called "train". Its folder then contains images and no folders, or there is no folder "test".
     if (path / "train").is_dir() and (_test_folder(path).is_dir() or _subfolders(path / "train")):
         classes, files = _given_splits(path)
     else:
@@ -57,7 +61,7 @@ def read_folder(path: Path, *, size: tuple[int, int] | None = None) -> ImageData
         for name, entries in files.items()
     }
     info = DatasetInfo(name=f"folder:{path}", title=path.name, needs="Pillow, and the folder itself")
-    # File systems allow names that no text can hold.
+    # File systems allow names that are no valid text.
     names = tuple(os.fsencode(name).decode("utf-8", "replace") for name in classes)
     return ImageDataset(name=path.name, classes=names, splits=splits, info=info)
 
@@ -77,11 +81,13 @@ def _given_splits(path: Path) -> tuple[list[str], _Files]:
     for split, folder in {"train": path / "train", "test": test, **extra}.items():
         unknown = set(_subfolders(folder)) - set(classes)
         if unknown:
-            raise UsageError(f"{folder} has a class {min(unknown)!r} that {path / 'train'} does not have.")
+            raise UsageError(
+                f"{folder} has a class {min(unknown)!r} that {path / 'train'} does not have; add it there or remove it."
+            )
         files[split] = [(file, classes.index(name)) for name in classes for file in _images_under(folder / name)]
     _refuse_empty(path / "train", classes, files["train"])
     if not files["test"]:
-        raise UsageError(f"{test} has no images in its class folders.")
+        raise UsageError(f"{test} has no images in its class folders; add some.")
     return classes, files
 
 
@@ -99,7 +105,7 @@ def _own_splits(path: Path) -> tuple[list[str], _Files]:
     files: _Files = {split: [every[row] for row in rows] for split, rows in zip(("train", "test"), sides, strict=True)}
     _refuse_empty(path, classes, files["train"])
     if not files["test"]:
-        raise UsageError(f"{path} has fewer than 5 images in every class, too few to set some apart for testing.")
+        raise UsageError(f"{path} has fewer than 5 images in every class, too few for a test split; add some.")
     return classes, files
 
 
@@ -135,7 +141,7 @@ def _subfolders(path: Path) -> list[str]:
 
 
 def _common_shape(path: Path, files: list[Path], size: tuple[int, int] | None) -> tuple[int, int, int]:
-    """Return height, width and channels of all images, from their headers. Raise UsageError that names bad files."""
+    """Return height, width and channels of all images, from their headers. Raise UsageError for unreadable files."""
     parts = [files[first : first + _HEADERS_PER_TASK] for first in range(0, len(files), _HEADERS_PER_TASK)]
     with decoding_threads() as pool:
         headers = {file: header for part in pool.map(_headers, parts) for file, header in part}
@@ -144,11 +150,11 @@ def _common_shape(path: Path, files: list[Path], size: tuple[int, int] | None) -
     if len(bad) == 1:
         raise UsageError(bad[0])
     if bad:
-        more = f"\n  and {len(bad) - _NAMED:,} more" if len(bad) > _NAMED else ""
+        ending = f"\n  and {len(bad) - _NAMED:,} more" if len(bad) > _NAMED else ""
         raise UsageError(
             f"{len(bad):,} of {len(files):,} images in {path} cannot be read; repair or remove them:"
             + "".join(f"\n  {message}" for message in bad[:_NAMED])
-            + more
+            + ending
         )
     channels = 1 if all(is_grey for is_grey, _ in good.values()) else 3
     if size is not None:

@@ -1,4 +1,4 @@
-"""Decoding image files."""
+"""Decode image files."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ _ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG": b"\xff\xd9"}
 
 
 def is_image(path: Path) -> bool:
-    """Return whether a file has the name of an image. Hidden files are no images."""
+    """Return whether a file has the ending of an image file. Hidden files are no images."""
     return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
 
 
 def images_in(folder: Path) -> list[Path]:
-    """Return the image files of a folder in the order of their names; none if there is no such folder."""
+    """Return the image files of a folder in the order of their names. The list is empty if there is no such folder."""
     return sorted(file for file in folder.iterdir() if is_image(file)) if folder.is_dir() else []
 
 
 @contextlib.contextmanager
 def open_image(path: Path) -> Iterator[Any]:
-    """Open an image file with Pillow, whose errors on a damaged file become UsageError in the whole block.
+    """Open an image file with Pillow. Errors of Pillow in the block become UsageError.
 
-    At first only the header is read.
+    Only the header is read at first.
     """
     try:
         from PIL import Image
@@ -67,8 +67,8 @@ def open_image(path: Path) -> Iterator[Any]:
 def check_image(image: Any, path: Path) -> None:
     """Raise an error if an open image has pixels of unknown range, or if its file was cut off.
 
-    Only the end of the file is read. A file that does not end as its format does is decoded, because some programs
-    append bytes.
+    Only the end of the file is read. If the file does not end with the last bytes of its format, it is decoded, because
+    some programs append bytes.
     """
     _check_range(image, path)
     end = _ENDS.get(image.format)
@@ -101,7 +101,7 @@ def read_pixels(path: Path, *, grey: bool = False, size: tuple[int, int] | None 
 
 
 def to_bytes(image: Any, path: Path, *, grey: bool) -> Any:
-    """Return an open image with 8 bits per channel; Pillow alone would turn most of 16 bits white."""
+    """Return an open image with 8 bits per channel. Pillow itself converts most values of 16-bit images to white."""
     _check_range(image, path)
     if image.mode in _SIXTEEN_BITS or image.mode == "I":
         from PIL import Image
@@ -111,7 +111,7 @@ def to_bytes(image: Any, path: Path, *, grey: bool) -> Any:
 
 
 def _check_range(image: Any, path: Path) -> None:
-    # PNG and PGM files of 16 bits are wider integers to some versions of Pillow, with the same values.
+    # Some versions of Pillow open PNG and PGM files of 16 bits as 32-bit integers, with the same values.
     if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
         kind = "32-bit integers" if image.mode == "I" else "floats"
-        raise UsageError(f"{path} holds {kind}, whose range is not known; save it with 8 or 16 bits.")
+        raise UsageError(f"{path} contains {kind}, whose range is not known; save it with 8 or 16 bits.")

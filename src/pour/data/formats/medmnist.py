@@ -28,9 +28,8 @@ def find_medmnist(root: Path, name: str) -> Path | None:
 def read_medmnist(path: Path, name: str) -> ImageDataset:
     """Return the set `name` stored at `path`.
 
-    PathMNIST's `val` comes from the clinics of the training images and is the test split here; its `test` comes
-    from another clinic and is the split `external`. In the other sets `test` is the test split and `val` is kept
-    under its own name.
+    PathMNIST's `val` comes from the clinics of the training images and is the test split. Its `test` comes from another
+    clinic and is the split `external`. In the other sets `test` is the test split, and `val` is a further split.
     """
     if path.is_dir():
         splits, stored = read_mosaic(path), read_class_names(path)

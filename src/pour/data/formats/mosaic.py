@@ -1,7 +1,8 @@
 """Images in lossless mosaics with 50 images per row: a compact folder for small images.
 
-`train_00.webp`, `train_01.webp`, ... hold the images of the training split in order, row by row;
-`train_labels.npy` their labels; an optional `classes.json` the class names. Other splits go by their own names.
+`train_00.webp`, `train_01.webp`, ... contain the images of the training split in order, row by row.
+`train_labels.npy` contains their labels, and an optional `classes.json` the class names. The files of other splits
+begin with the name of the split.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def read_mosaic(folder: Path) -> dict[str, ImageSplit]:
 
 
 def read_class_names(folder: Path) -> tuple[str, ...] | None:
-    """Return the names in `classes.json`, or None where there is no such file."""
+    """Return the names in `classes.json`, or None if there is no such file."""
     file = folder / "classes.json"
     return read(tuple[str, ...], file) if file.is_file() else None
 
@@ -60,8 +61,8 @@ def _read_split(folder: Path, label_file: Path) -> ImageSplit:
     count = sum(map(len, tiles))
     if not 0 <= count - len(labels) < _PER_ROW:
         raise UsageError(
-            f"{folder} has {count} {name} images in {len(pages)} mosaics for {len(labels)} labels; a mosaic is missing "
-            "or the labels belong to another set."
+            f"{folder} has {count} {name} images in {len(pages)} mosaics for {len(labels)} labels; add the missing "
+            "mosaic, or the labels of these images."
         )
     return ImageSplit(np.concatenate(tiles)[: len(labels)], labels)
 

@@ -22,10 +22,10 @@ _SUFFIXES = (("_x", "_y"), ("_images", "_labels"))
 
 
 def read_npz_splits(path: Path) -> tuple[dict[str, ImageSplit], tuple[str, ...] | None]:
-    """Return the splits in a `.npz` file by name, and its class names where it has an array `classes`.
+    """Return the splits in a `.npz` file by name, and its class names if it has an array `classes`.
 
-    Images are n x h x w x c or, if grey, n x h x w; labels are n or n x 1. Pairs under further names
-    (`external_x, external_y`) become extra splits.
+    Images are n x h x w x c or, if grey, n x h x w. Labels are n or n x 1. Pairs under further names, such as
+    `external_x, external_y`, become extra splits.
     """
     arrays = read_npz(path)
     splits: dict[str, ImageSplit] = {}
@@ -39,14 +39,14 @@ def read_npz_splits(path: Path) -> tuple[dict[str, ImageSplit], tuple[str, ...] 
             splits[name] = _split(path, name, arrays[key], arrays[name + labels_end])
     if "train" not in splits:
         raise UsageError(
-            f"{path} must hold train_x, train_y, test_x and test_y (or train_images, train_labels, ...); "
-            f"it holds {', '.join(arrays) or 'nothing'}."
+            f"{path} must contain train_x, train_y, test_x and test_y (or train_images, train_labels, ...); "
+            f"it contains {', '.join(arrays) or 'nothing'}."
         )
     return splits, _class_names(path, arrays.get("classes"))
 
 
 def read_npz_dataset(path: Path) -> ImageDataset:
-    """Return the dataset in a `.npz` file. Without names in the file, classes have their labels as names."""
+    """Return the dataset in a `.npz` file. If the file has no class names, the labels are the names."""
     splits, stored = read_npz_splits(path)
     return ImageDataset(name=path.stem, classes=stored or numbered_names(splits), splits=splits)
 

@@ -21,12 +21,12 @@ _NUMBER = re.compile(r"[biu][1248]|f[248]")
 
 
 class _StoredDtype:
-    """Replacement of `numpy.dtype` while unpickling; accepts only plain numbers."""
+    """Replacement of `numpy.dtype` while unpickling. It accepts only types of numbers."""
 
     def __init__(self, code: str | bytes, *_: object) -> None:
         self.code = code.decode("ascii") if isinstance(code, bytes) else str(code)
         if not _NUMBER.fullmatch(self.code):
-            raise UsageError(f"it holds an array of type {self.code!r}, not of numbers")
+            raise UsageError(f"it contains an array of type {self.code!r}, not of numbers")
         self.order = "="
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -45,7 +45,7 @@ class _StoredArray:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         shape, kind, by_columns, data = state[-4:]
         if not isinstance(kind, _StoredDtype) or not isinstance(data, bytes):
-            raise UsageError("it holds an array whose description makes no sense")
+            raise UsageError("it contains an array with an invalid description")
         flat = np.frombuffer(data, kind.dtype())
         self.array = flat.reshape(shape, order="F" if by_columns else "C")
 
@@ -60,7 +60,7 @@ def _new_array(*_: object) -> _StoredArray:
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
     if encoding != "latin1":
-        raise UsageError(f"it holds bytes written as {encoding!r}, where only latin1 is known")
+        raise UsageError(f"it contains bytes written as {encoding!r}, where only latin1 is known")
     return text.encode("latin1")
 
 
@@ -90,14 +90,14 @@ def check_memo(data: bytes) -> None:
 
 
 def load_plain(data: bytes, source: str) -> Any:
-    """Unpickle lists, dicts, strings, bytes, numbers and arrays of numbers; refuse everything else.
+    """Unpickle lists, dicts, strings, bytes, numbers and arrays of numbers. Raise UsageError for other objects.
 
     Args:
-        data: The pickle. Strings written by Python 2 come back as bytes.
+        data: Pickle. Strings written by Python 2 are returned as bytes.
         source: Name of the pickle in error messages.
 
     Raises:
-        UsageError: It asks for another object (which is named) or cannot be read.
+        UsageError: The pickle contains another object, which the message names, or cannot be read.
 
     Examples:
         >>> load_plain(pickle.dumps({"labels": [1, 2]}, protocol=2), "a batch")

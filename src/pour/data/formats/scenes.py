@@ -53,7 +53,7 @@ class SegmentationSplit:
         """Return image `i` (height x width x 3, uint8) and its mask (height x width, int64).
 
         Raises:
-            UsageError: A file is damaged, the two differ in size, or the mask holds a label that is no class.
+            UsageError: A file is damaged, the two differ in size, or the mask contains a label that is no class.
         """
         image_file, mask_file = self.pairs[i]
         image, mask = read_pixels(image_file), _read_mask(mask_file)
@@ -64,7 +64,7 @@ class SegmentationSplit:
         wrong = np.unique(mask[(mask >= self.num_classes) & (mask != self.void)])
         if len(wrong):
             raise UsageError(
-                f"{mask_file} holds label {wrong[0]}, but labels are 0 to {self.num_classes - 1}, void {self.void}."
+                f"{mask_file} contains label {wrong[0]}, but labels are 0 to {self.num_classes - 1}, void {self.void}."
             )
         return image, mask
 
@@ -82,7 +82,9 @@ class SegmentationDataset:
 
     def __post_init__(self) -> None:
         if 0 <= self.void < len(self.classes):
-            raise UsageError(f"The void label {self.void} of {self.name} is also that of {self.classes[self.void]!r}.")
+            raise UsageError(
+                f"The void label {self.void} of {self.name} is also the label of {self.classes[self.void]!r}."
+            )
         for needed in ("train", "test"):
             if not len(self.splits.get(needed, ())):
                 raise UsageError(f"{self.name} has no {needed} images.")
@@ -104,10 +106,10 @@ def find_camvid(root: Path) -> Path | None:
 
 
 def read_camvid(folder: Path) -> SegmentationDataset:
-    """Return pairs in SegNet's layout: `train` beside `trainannot`, the same for `val` and `test`.
+    """Return pairs in SegNet's layout: images in `train` and masks in `trainannot`, the same for `val` and `test`.
 
-    Pairs share their file name up to the ending. Class names come from `classes.json` if there is such
-    a file. Its entry Unlabelled or Void is the void label.
+    An image and its mask have the same file name up to the ending. Class names come from `classes.json` if there is
+    such a file. Its entry Unlabelled or Void is the void label.
     """
     listed = read_class_names(folder) or (*CAMVID.classes, "Unlabelled")
     void = next((i for i, name in enumerate(listed) if name.lower() in _VOID_NAMES), 255)
@@ -136,7 +138,7 @@ def find_voc(root: Path) -> Path | None:
 
 
 def read_voc(folder: Path) -> SegmentationDataset:
-    """Return Pascal VOC's segmentation pairs; its `val` is the test split, as its test has no public masks."""
+    """Return Pascal VOC's segmentation pairs. Its `val` is the test split, because its `test` has no public masks."""
     splits = {}
     for split, listing in (("train", "train"), ("test", "val")):
         file = folder / "ImageSets" / "Segmentation" / f"{listing}.txt"
@@ -146,7 +148,7 @@ def read_voc(folder: Path) -> SegmentationDataset:
         )
         missing = next((part for pair in pairs for part in pair if not part.is_file()), None)
         if missing:
-            raise UsageError(f"{missing} is listed in {file} but is not there; the folder is incomplete.")
+            raise UsageError(f"{missing} is listed in {file} but is missing; fetch the dataset again.")
         splits[split] = SegmentationSplit(pairs, len(VOC2012.classes), 255)
     return SegmentationDataset("voc2012", VOC2012.classes, 255, splits, VOC2012)
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["SHRINKAGE", "TextPart", "concept_directions", "forget_concepts"]
 
 TextPart = Literal["text", "centered", "specific"]
-"""Part of a concept's text embedding to remove: all of it (the paper), or what the texts to keep do not share."""
+"""Part of a concept's text embedding to remove: all of it (the paper), or its difference from the texts to keep."""
 # The share of the identity is large because the image embeddings of a fully collapsed class are far from the texts'
-# directions of variation. The share of the covariance spares related concepts.
+# directions of variation. The share of the covariance reduces the loss on related concepts.
 SHRINKAGE = 0.9
 """Share of the identity in the covariance of "specific"."""
 
@@ -42,8 +42,8 @@ def concept_directions(concepts: Tensor, others: Tensor | None = None, *, part: 
     * "centered": $t - m$, with m the mean of the texts to keep.
     * "specific": $\Sigma^{-1} (t - m)$ with $\Sigma = 0.1\,C + 0.9\,\tfrac{\mathrm{tr}\,C}{d} I$ and C the
       covariance of the texts to keep. Among all v with $(t - m) \cdot v = 1$, these texts vary least along this
-      one. It is Fisher's discriminant of the concept against them, with its usual shrinkage, and removes less
-      information about related concepts.
+      direction. It is Fisher's discriminant of the concept against the texts to keep, with its usual shrinkage. It
+      removes less information about related concepts.
 
     Args:
         concepts: (k, d) or (d,) text embeddings of the concepts to forget.
@@ -63,11 +63,11 @@ def concept_directions(concepts: Tensor, others: Tensor | None = None, *, part: 
     if part == "text":
         return text
     if others is None:
-        raise UsageError(f"part={part!r} needs the texts that are to be kept; pass others=.")
+        raise UsageError(f"part={part!r} needs the texts to keep; pass others=.")
     retained = _unit_rows(others, "others").to(text)
     if retained.shape[1] != text.shape[1]:
         widths = f"The concepts have width {text.shape[1]} and the others {retained.shape[1]}"
-        raise UsageError(f"{widths}; embed them alike.")
+        raise UsageError(f"{widths}; embed both with the same encoder.")
     mean = retained.mean(dim=0)
     directions = text - mean
     if part == "specific":
@@ -78,7 +78,7 @@ def concept_directions(concepts: Tensor, others: Tensor | None = None, *, part: 
             covariance = (1 - SHRINKAGE) * covariance + SHRINKAGE * variance * torch.eye(len(covariance)).double()
             directions = torch.linalg.solve(covariance, directions.double().cpu().T).T.to(text)
     if not bool(directions.any(dim=1).all()):
-        raise UsageError("A concept's text is the mean of the others', so nothing of it is its own; name it otherwise.")
+        raise UsageError("A concept's embedding is the mean of the texts to keep; describe the concept in other words.")
     return F.normalize(directions, dim=1)
 
 
@@ -146,7 +146,7 @@ def _texts_to_keep(model: nn.Module, text: Tensor) -> Tensor:
         )
     rows = model.text
     nearest = (_unit_rows(text, "concepts").to(rows) @ rows.T).argmax(dim=1)
-    # A class that was forgotten before and folded has a row of zeros.
+    # A class that an earlier request forgot has a row of zeros after folding.
     is_kept = rows.any(dim=1)
     is_kept[nearest] = False
     return rows[is_kept]

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 WeightPart = tuple[nn.Module, str, int]
-"""A tensor of a layer: the layer, the tensor's name in it, and the dimension that holds the features."""
+"""A tensor of a layer: the layer, the tensor's name in it, and the dimension that contains the features."""
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 _SIGLIP_MEAN = _SIGLIP_STD = (0.5, 0.5, 0.5)
@@ -46,9 +46,9 @@ class ImageProjection:
     num_features: int
     """Width d of the embedding."""
     parts: tuple[WeightPart, ...] = ()
-    """Tensors of the linear map that the embedding ends in; none if it ends in another map."""
+    """Tensors of the last linear map of the embedding. Empty if the last map is not linear."""
     why_not: str = ""
-    """Reason if there are no such tensors."""
+    """Reason for empty `parts`, as a part of a sentence."""
 
     @property
     def layer(self) -> nn.Module:
@@ -64,8 +64,8 @@ def _without_projector(module: Any) -> Any:
 def find_image_projection(model: nn.Module) -> ImageProjection | None:
     """Return the layer of the image embedding, or None for a model that is no known dual encoder.
 
-    Known are the encoders of pour, transformers' models with a `visual_projection` (CLIP and its relatives) or with
-    SigLIP's pooling head, and open_clip's.
+    Known dual encoders are the encoders of pour, the models of transformers with a `visual_projection` (CLIP and
+    similar models) or with SigLIP's pooling head, and the models of open_clip.
 
     Examples:
         >>> encoder = ImageTextEncoder(8, width=4, blocks=(1,))
@@ -102,8 +102,8 @@ def _siglip(model: nn.Module) -> ImageProjection | None:
         "vision_model.head",
         head,
         int(norm.normalized_shape[0]),
-        why_not="the embedding of a SigLIP model is a sum of two branches, x + MLP(LayerNorm(x)), and the first feeds "
-        "the second, so that no linear layer can take the projection in",
+        why_not="the embedding of a SigLIP model is a sum of two branches, x + MLP(LayerNorm(x)), and the first is the "
+        "input of the second, so that no linear layer can contain the projection",
     )
 
 
@@ -158,7 +158,9 @@ def _embedding(output: Any) -> Tensor:
     embedding = getattr(output, "pooler_output", None)
     embedding = output[0] if embedding is None else embedding
     if not isinstance(embedding, Tensor) or embedding.ndim != 2:
-        raise UsageError(f"The encoder gave a {type(output).__name__} without an embedding (N, d).")
+        raise UsageError(
+            f"The encoder returned a {type(output).__name__} without an embedding (N, d); use another encoder."
+        )
     return embedding
 
 
@@ -175,7 +177,7 @@ def text_encoder(model: nn.Module, tokenizer: Any) -> TextEncoder:
     model = unwrap(model)
     if not hasattr(model, "encode_text") and not hasattr(model, "get_text_features"):
         raise UsageError(
-            f"This {type(model).__name__} has no text tower; give a CLIP model with both towers, or another encode=."
+            f"This {type(model).__name__} has no text tower; pass a CLIP model with both towers, or another encode=."
         )
     device = next(model.parameters()).device
 

@@ -15,7 +15,7 @@ __all__ = ["ImageTextEncoder"]
 class ImageTextEncoder(nn.Module):
     """The image tower of a CLIP-style pair. The text tower is a frozen sentence encoder and no part of this module.
 
-    Images (N, C, H, W) in [0, 1] in, embeddings (N, d) out, not normalised, like the output of CLIP's
+    It takes images (N, C, H, W) in [0, 1] and returns embeddings (N, d), not normalised, like CLIP's
     `visual_projection`.
 
     Args:

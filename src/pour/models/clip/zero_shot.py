@@ -26,8 +26,8 @@ __all__ = ["TextHead", "ZeroShotClassifier", "zero_shot_classifier"]
 class TextHead(RowLayer):
     r"""A head of text embeddings: `scale * cos(z, t_c) + b_c` for each class c.
 
-    Embeddings (N, d) in, not normalised, scores (N, C) out. Texts and biases are fixed. The bias is the same for all
-    classes that are not masked. The scale is a parameter, which training of the image encoder learns.
+    It takes embeddings (N, d), not normalised, and returns scores (N, C). Texts and biases are fixed. The bias is the
+    same for all classes that are not masked. The scale is a parameter, which is trained with the image encoder.
 
     Args:
         text: (C, d), one row per class; each is normalised.
@@ -61,11 +61,11 @@ class TextHead(RowLayer):
 
 
 class ZeroShotClassifier(nn.Module):
-    """A dual encoder as a classifier: images (N, C, H, W) in [0, 1] in, one score per text out.
+    """A dual encoder as a classifier of images (N, C, H, W) in [0, 1] with one score per text.
 
     All functions for classifiers accept it: its head is the matrix of texts, and its features are the image embeddings
-    before they are normalised. `model` is the encoder itself. Folding a forgotten classifier makes the encoder
-    forget.
+    before they are normalised. `model` is the encoder itself. If a classifier forgot classes, folding it merges the
+    projection into the encoder.
 
     Args:
         model: The dual encoder, or its image tower.
@@ -128,7 +128,10 @@ class ZeroShotClassifier(nn.Module):
         if not isinstance(head, TextHead):
             raise UsageError("The classifier has a projector in front of its texts; fold it before changing them.")
         if text.shape[-1] != head.in_features:
-            raise UsageError(f"The texts have width {text.shape[-1]}, but the encoder gives {head.in_features}.")
+            raise UsageError(
+                f"The texts have width {text.shape[-1]}, but the encoder returns {head.in_features}; embed the texts "
+                "with the same model."
+            )
         scale = float(head.log_scale.detach().exp())
         open_bias = head.bias.detach()[~is_masked(head.bias)]
         bias = float(open_bias[0]) if len(open_bias) else 0.0
@@ -142,7 +145,7 @@ class ZeroShotClassifier(nn.Module):
 def zero_shot_classifier(
     model: nn.Module, text: Tensor, *, class_names: Sequence[str] | None = None
 ) -> ZeroShotClassifier:
-    """Make a classifier of a dual encoder, with the normalisation, image size and scale of its library.
+    """Return a classifier that uses a dual encoder, with the normalisation, image size and scale of its library.
 
     Args:
         model: transformers' `CLIPModel` or `SiglipModel`, a model of open_clip, or an `ImageTextEncoder`. It is
@@ -161,7 +164,7 @@ def zero_shot_classifier(
     if place is None:
         problem = f"A {type(encoder).__name__} is no dual encoder that pour knows"
         raise UsageError(
-            f"{problem}; give a CLIP or SigLIP model of transformers or open_clip, or an ImageTextEncoder."
+            f"{problem}; pass a CLIP or SigLIP model of transformers or open_clip, or an ImageTextEncoder."
         )
     if text.ndim != 2 or text.shape[1] != place.num_features:
         problem = f"The texts have shape {tuple(text.shape)}, but the image embedding has width {place.num_features}"

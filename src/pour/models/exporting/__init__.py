@@ -1,1 +1,1 @@
-"""Export a model for code without pour, and check what was written in a process without pour."""
+"""Export a model for code without pour, and check the written files in a process without pour."""

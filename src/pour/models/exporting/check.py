@@ -33,18 +33,18 @@ _SECONDS = 900
 
 
 class CheckError(PourError):
-    """The export does not give the outputs of the model. The message is the reason, the second half of a sentence."""
+    """The outputs of the export differ from the outputs of the model. The message is the end of a sentence."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Inputs of a network, and what the forgotten model gives for them."""
+    """Inputs of a network, and the output of the unlearned model for these inputs."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     output: object
     origin: str
-    """Where the inputs come from."""
+    """Description of the inputs, such as the number of random images."""
 
     def difference(self, outputs: list[Tensor]) -> float:
         """Return the largest difference from the output, relative to its largest number.
@@ -53,26 +53,26 @@ class Reference:
             CheckError: The difference is more than rounding can explain.
         """
         expected = tensors_of(self.output)
-        shapes, wanted_shapes = ([tuple(tensor.shape) for tensor in part] for part in (outputs, expected))
-        if shapes != wanted_shapes:
-            raise CheckError(f"its outputs have the shapes {shapes}, not {wanted_shapes}")
+        shapes, expected_shapes = ([tuple(tensor.shape) for tensor in part] for part in (outputs, expected))
+        if shapes != expected_shapes:
+            raise CheckError(f"its outputs have the shapes {shapes}, not {expected_shapes}")
         largest = 0.0
-        for found, wanted in zip(outputs, expected, strict=True):
-            if not wanted.is_floating_point():
+        for output, target in zip(outputs, expected, strict=True):
+            if not target.is_floating_point():
                 continue
-            masked = wanted < masked_score(wanted.dtype) / 2
-            difference = (found.double() - wanted.double()).masked_fill(masked, 0).abs()
-            scale = float(wanted.double().masked_fill(masked, 0).abs().max()) or 1.0
+            masked = target < masked_score(target.dtype) / 2
+            difference = (output.double() - target.double()).masked_fill(masked, 0).abs()
+            scale = float(target.double().masked_fill(masked, 0).abs().max()) or 1.0
             relative = float(difference.max()) / scale
-            tolerance = max(_TOLERANCE, _ROUNDING_STEPS * torch.finfo(wanted.dtype).eps)
-            if not relative <= tolerance or not bool((found[masked] < masked_score(wanted.dtype) / 4).all()):
+            tolerance = max(_TOLERANCE, _ROUNDING_STEPS * torch.finfo(target.dtype).eps)
+            if not relative <= tolerance or not bool((output[masked] < masked_score(target.dtype) / 4).all()):
                 raise CheckError(f"its outputs differ by {relative:.1e} from those of the model")
             largest = max(largest, relative)
         return largest
 
 
 def check_network(file: Path, ending: str, network: nn.Module, call: str | None, reference: Reference) -> str:
-    """Load a state dict into the network's class in a process without pour. Return what was compared.
+    """Load a state dict into the network's class in a process without pour. Return a sentence about the comparison.
 
     Args:
         file: State dict.
@@ -93,33 +93,33 @@ def check_network(file: Path, ending: str, network: nn.Module, call: str | None,
         why_not = _write_class(folder, network, job)
         if why_not is None:
             try:
-                found = _run(folder, file, {"kind": "class", **job}, reference)
+                difference = _run(folder, file, {"kind": "class", **job}, reference)
                 cls = type(network)
                 where = Path(job["modules"].get(cls.__module__, cls.__module__)).name
-                return _result(found, f"{cls.__name__} of {where} loaded it with strict=True", reference)
+                return _result(difference, f"{cls.__name__} of {where} loaded it with strict=True", reference)
             except _NoClassError as error:
                 why_not = str(error)
         _write_graph(folder, network, reference, why_not)
-        found = _run(folder, file, {"kind": "graph", **job}, reference)
-        return _result(found, f"the graph of the network ran with its tensors, because {why_not},", reference)
+        difference = _run(folder, file, {"kind": "graph", **job}, reference)
+        return _result(difference, f"the graph of the network ran with its tensors, because {why_not},", reference)
 
 
 def check_onnx(file: Path, reference: Reference) -> str:
-    """Run an ONNX file in a process without pour. Return what was compared."""
+    """Run an ONNX file in a process without pour. Return a sentence about the comparison."""
     with tempfile.TemporaryDirectory(prefix="pour-export-") as name:
-        found = _run(Path(name), file, {"kind": "onnx"}, reference)
-    return _result(found, "onnxruntime ran it, with two batch sizes,", reference)
+        difference = _run(Path(name), file, {"kind": "onnx"}, reference)
+    return _result(difference, "onnxruntime ran it, with two batch sizes,", reference)
 
 
 def check_transformers(folder: Path, network: nn.Module, reference: Reference) -> str:
-    """Load a folder with `from_pretrained` in a process without pour. Return what was compared."""
+    """Load a folder with `from_pretrained` in a process without pour. Return a sentence about the comparison."""
     with tempfile.TemporaryDirectory(prefix="pour-export-") as name:
         job: dict[str, Any] = {"kind": "transformers"}
         why_not = _write_class(Path(name), type(network), job)
         if why_not is not None:
             raise CheckError(f"its class cannot be imported without pour: {why_not}")
-        found = _run(Path(name), folder, job, reference)
-    return _result(found, f"{type(network).__name__}.from_pretrained loaded it", reference)
+        difference = _run(Path(name), folder, job, reference)
+    return _result(difference, f"{type(network).__name__}.from_pretrained loaded it", reference)
 
 
 class _NoClassError(CheckError):
@@ -149,7 +149,7 @@ def _run(folder: Path, file: Path, job: Mapping[str, Any], reference: Reference)
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise CheckError(f"it did not answer within {_SECONDS} seconds") from error
+        raise CheckError(f"the check took more than {_SECONDS} seconds") from error
     reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     if done.returncode == NO_CLASS:
         raise _NoClassError(reason)
@@ -160,10 +160,10 @@ def _run(folder: Path, file: Path, job: Mapping[str, Any], reference: Reference)
 
 @torch.no_grad()
 def _write_class(folder: Path, content: nn.Module | type, job: dict[str, Any]) -> str | None:
-    """Write a class, or a network without weights, for the other process, and the files of the classes to `job`.
+    """Write a class, or a network without weights, for the other process. Add the files of the classes to `job`.
 
     Returns:
-        Why the other process would not find a class, or None.
+        Reason why the other process cannot import a class, or None.
     """
     classes = [content] if isinstance(content, type) else [type(module) for module in content.modules()]
     modules = {}

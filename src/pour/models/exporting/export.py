@@ -46,13 +46,13 @@ _DRAWN = 4
 
 @dataclass(frozen=True)
 class Export:
-    """What was exported, and how it was checked."""
+    """Result of `export`: the path, the images that the network expects, and the check."""
 
     path: Path
     images: str
-    """What the images of the exported network must be."""
+    """Sentence about the images that the exported network expects."""
     check: str
-    """What was compared in the process without pour."""
+    """Sentence about the comparison in the process without pour."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.images} {self.check}"
@@ -66,31 +66,31 @@ def export(
     normalization: Normalization | None = None,
     overwrite: bool = False,
 ) -> Export:
-    """Write `model` for code without pour. A process that cannot import pour loads it before it is in place.
+    """Write `model` for code without pour, and check the files in a process that cannot import pour.
 
     The ending of `path` sets the format:
 
-    - `.safetensors`, `.pt` or `.pth`: the state dict of the network that forgot. A projector is folded into the
-      head, and the names are those of the network, so that its `load_state_dict` takes them.
-    - `.onnx`: a graph with any batch size. A projector that cannot be folded stays in it.
+    - `.safetensors`, `.pt` or `.pth`: the state dict of the unlearned network. A projector is folded into the head, so
+      the names of the tensors are the names that the network's `load_state_dict` expects.
+    - `.onnx`: a graph with any batch size. A projector that cannot be folded is a part of the graph.
     - any other name: a folder that `from_pretrained` of transformers loads.
 
-    The other process loads the result, and its outputs are compared with those of `model`. If they differ, nothing is
-    written.
+    The other process loads the files and runs the network. Its outputs are compared with the outputs of `model`. If
+    they differ, nothing is written to `path`.
 
     Args:
         model: Model, projected, folded or neither. It does not change.
         path: File or folder.
-        example: A small batch of inputs on which outputs are compared. By default images are drawn at random, of the
-            size that the model records.
-        normalization: For a `NormalizedModel`: "inside" exports it as a whole (only ONNX, the
-            default there), "outside" the network inside, whose images must then be normalised before.
+        example: A small batch of inputs on which outputs are compared. By default images of the size that the model
+            records are drawn at random.
+        normalization: For a `NormalizedModel`: "inside" exports the whole model (only for ONNX, where it is the
+            default). "outside" exports the network inside, whose images must then be normalised first.
         overwrite: Replace an existing file, or the files of an existing folder.
 
     Raises:
         UsageError: The path exists, the model does not fit the format, its projector cannot be folded, or no size of
             images is known.
-        PourError: The file cannot be written, or does not give the outputs of `model` without pour.
+        PourError: The file cannot be written, or its outputs without pour differ from the outputs of `model`.
 
     Examples:
         >>> import tempfile
@@ -141,7 +141,7 @@ def _check_request(model: nn.Module, target: Path, normalization: object, *, ove
             raise UsageError(f'ONNX needs {missing[0]}; install it with pip install "pour-unlearning[onnx]".')
     elif normalization == "inside":
         raise UsageError(
-            f"Only an ONNX file can contain the normalisation of its images, and {target} would not; end the path in "
+            f"Only an ONNX file can contain the normalisation of its images, and {target} is none; end the path in "
             ".onnx, or leave normalization out."
         )
     elif isinstance(model, ZeroShotClassifier):
@@ -163,7 +163,7 @@ def _check_request(model: nn.Module, target: Path, normalization: object, *, ove
 
 
 def _folded(model: nn.Module) -> nn.Module:
-    """Return the model without projectors. Raise UsageError, with the other format, if one cannot be folded."""
+    """Return the folded model. Raise UsageError, with ONNX as the remedy, if a projector cannot be folded."""
     if not projected_layers(model):
         return model
     try:
@@ -173,7 +173,7 @@ def _folded(model: nn.Module) -> nn.Module:
 
 
 def _inputs(model: nn.Module, example: Example | None) -> tuple[Example, str]:
-    """Return inputs for the comparison, and where they come from."""
+    """Return inputs for the comparison, and their description."""
     if example is not None:
         return _on_cpu(example), f"{len(example)} given images" if isinstance(example, Tensor) else "the given inputs"
     shape = recorded_shape(model)
@@ -210,7 +210,7 @@ def recorded_shape(model: nn.Module) -> tuple[int, int, int] | None:
 def _reference(
     model: nn.Module, inputs: Example, origin: str, *, is_onnx: bool, is_inside: bool
 ) -> tuple[str, Reference]:
-    """Return what the images must be, and the inputs and outputs of the part of the model that is exported."""
+    """Return a sentence about the expected images, and the inputs and outputs of the exported part of the model."""
     if isinstance(model, NormalizedModel) and not is_inside:
         calls: list[tuple[tuple[Any, ...], dict[str, Any], object]] = []
         hook = model.model.register_forward_hook(lambda _, *call: calls.append(call), with_kwargs=True)
@@ -231,7 +231,7 @@ def _reference(
     images = (
         "Images in [0, 1] are normalised inside."
         if _normalises(model)
-        else "The images are those that the model takes."
+        else "The images are the same as for the model itself."
     )
     return images, Reference(args, kwargs, output, origin)
 
@@ -242,7 +242,7 @@ def _normalises(model: nn.Module) -> bool:
 
 @contextlib.contextmanager
 def _in_place(target: Path) -> Iterator[None]:
-    """Turn the part of a sentence that a check raises into a sentence about `target`."""
+    """Turn a CheckError into a PourError whose message is a sentence about `target`."""
     try:
         yield
     except CheckError as error:
@@ -264,7 +264,7 @@ def _staged(target: Path) -> Iterator[Path]:
 
 
 def _write_state(network: nn.Module, path: Path, kind: str) -> None:
-    """Write the state dict of `network`, and read it again. Raise CheckError if it holds other tensors."""
+    """Write the state dict of `network`, and read it again. Raise CheckError if it contains other tensors."""
     # Tied tensors are written once for each name, because load_state_dict asks for every name.
     state = {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -276,7 +276,7 @@ def _write_state(network: nn.Module, path: Path, kind: str) -> None:
         torch.save(state, path)
     written = load_file(path) if kind == ".safetensors" else torch.load(path, weights_only=True)
     if digest(written) != digest(state):
-        raise CheckError("the tensors that were written are not those of the model")
+        raise CheckError("the written tensors differ from the tensors of the model")
 
 
 class _Scores(nn.Module):

@@ -101,16 +101,16 @@ def _loaded(folder: Path, job: dict[str, Any]) -> nn.Module:
 
 
 def _class_of(folder: Path, job: dict[str, Any]) -> Any:
-    """Return what `network.pickle` holds: a network without weights, or a class. Exit if a class is missing."""
+    """Return the content of `network.pickle`: a network without weights, or a class. Exit if a class is missing."""
     try:
         for name, file in job["modules"].items():
             try:
-                found = importlib.import_module(name).__file__
+                imported_file = importlib.import_module(name).__file__
             except ImportError:
-                found = None
-            if found != file:
+                imported_file = None
+            if imported_file != file:
                 _load(name, file)
-        # pour wrote the file a moment ago, into a folder of its own.
+        # Unpickling is safe, because pour has just written this file into a new temporary folder.
         return torch.load(folder / "network.pickle", weights_only=False)
     except (ImportError, AttributeError, pickle.UnpicklingError) as error:
         print(error, file=sys.stderr)

@@ -1,1 +1,1 @@
-"""Networks by name: our own, and those of other libraries."""
+"""Networks by name: networks of pour, of other libraries and of the user."""

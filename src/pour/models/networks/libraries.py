@@ -56,13 +56,13 @@ class LibraryNetwork:
     std: tuple[float, ...] = _IMAGENET_STD
     """Channel deviations."""
     fixed_size: int | None = None
-    """The only image size that it takes, or None."""
+    """Only image size that the network takes, or None for any size."""
     trained_size: int | None = None
     """Image size of its published weights, or None if the library does not report it."""
     multiple: int | None = None
     """For a segmentation network: the sides of its images must be multiples of this number. None for a classifier."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Further options, with which it can be built again without a network connection."""
+    """Further options, with which the network can be built again without a network connection."""
 
 
 def installed(library: str) -> bool:
@@ -102,7 +102,9 @@ def build_from_library(
     if library == "smp":
         return _smp(name, num_classes, in_channels)
     if in_channels not in (1, 3):
-        raise UsageError(f"{library}:{name} takes images of 3 channels (grey ones are repeated), not {in_channels}.")
+        raise UsageError(
+            f"{library}:{name} takes images of 3 channels, not {in_channels}; pass images of 3 channels or grey images."
+        )
     return _torchvision(name, num_classes) if library == "torchvision" else _hf(name, num_classes, config)
 
 
@@ -207,7 +209,7 @@ def _smp(name: str, num_classes: int, in_channels: int) -> LibraryNetwork:
     except (KeyError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0].strip("'\" ").partition(",")[0].partition(". ")[0]
         problem = f"segmentation-models-pytorch cannot build smp:{name} ({reason})"
-        raise UsageError(f"{problem}; give smp:ARCHITECTURE:ENCODER, such as smp:deeplabv3plus:resnet101.") from error
+        raise UsageError(f"{problem}; pass smp:ARCHITECTURE:ENCODER, such as smp:deeplabv3plus:resnet101.") from error
     if not is_head_layer(network.segmentation_head[0]):
         problem = f"smp:{name} ends in {network.segmentation_head[0]}, but forgetting needs a 1x1 convolution"
         raise UsageError(f"{problem}; deeplabv3plus, deeplabv3, fpn, linknet and segformer have one.")
@@ -229,7 +231,7 @@ def _hf(name: str, num_classes: int, config: Mapping[str, Any] | None) -> Librar
             settings = transformers.AutoConfig.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(
-            f"transformers finds no configuration {name!r}; give a folder with a config.json, a model of the hub "
+            f"transformers has no configuration {name!r}; pass a folder with a config.json, a model of the hub "
             "(with a network connection), or a family such as vit, resnet or convnext."
         ) from error
     if settings.num_labels != num_classes:
@@ -241,7 +243,7 @@ def _hf(name: str, num_classes: int, config: Mapping[str, Any] | None) -> Librar
     try:
         network = kind.from_config(settings)
     except ValueError as error:
-        raise UsageError(f"transformers has no image classifier for {name!r}; give another family.") from error
+        raise UsageError(f"transformers has no image classifier for {name!r}; pass another family.") from error
     if segments:
         settings.architectures = [type(network).__name__]
         return LibraryNetwork(network=network, multiple=32, options={"config": settings.to_dict()})

@@ -35,7 +35,7 @@ class Normalize(nn.Module):
         super().__init__()
         if len(mean) != len(std) or not mean:
             raise UsageError(
-                f"The normalisation has {len(mean)} means and {len(std)} deviations; give one of each per channel."
+                f"The normalisation has {len(mean)} means and {len(std)} deviations; pass one of each per channel."
             )
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(1, -1, 1, 1))
@@ -54,8 +54,8 @@ class Normalize(nn.Module):
 class NormalizedModel(nn.Module):
     """A network of another library for images in [0, 1]: normalise, resize, run, return the scores.
 
-    Images (N, C, H, W) in, scores (N, num_classes) out. `resize` is the size of the network's input. With None it
-    takes images of any size.
+    It takes images (N, C, H, W) and returns scores (N, num_classes). `resize` is the size of the network's input. If
+    it is None, images are not resized.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ def pretrained_weights(name: str) -> dict[str, Tensor]:
         ['dinov2-small', 'efficientnet-lite0']
     """
     if name not in PRETRAINED:
-        raise UsageError(f"There are no pretrained weights {name!r}; there are {', '.join(sorted(PRETRAINED))}.")
+        raise UsageError(f"There are no pretrained weights {name!r}; use {' or '.join(sorted(PRETRAINED))}.")
     weights = PRETRAINED[name]
     spec = importlib.util.find_spec(Path(weights.file).parts[0])
     if spec is None or spec.origin is None:
@@ -79,7 +79,7 @@ def pretrained_weights(name: str) -> dict[str, Tensor]:
 
 
 def read_weights(source: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """Return the tensors of a file, or of a name of `PRETRAINED` if there is no file of that name."""
+    """Return the tensors of the file `source`. If there is no such file, use `source` as a key of `PRETRAINED`."""
     name = str(source)
     return pretrained_weights(name) if name in PRETRAINED and not Path(source).is_file() else read_state_dict(source)
 
@@ -111,7 +111,7 @@ def _lite0(path: Path) -> dict[str, Tensor]:
 def _dinov2_small(path: Path) -> dict[str, Tensor]:
     """Read the encoder of a saliency network, a DINOv2 ViT-S/14 with 37 x 37 positions, from its ONNX file.
 
-    The file has no names for matrices and positions, so they are found by the names of the nodes that read them.
+    The file has no names for matrices and positions, so they are identified by the nodes that read them.
     """
     try:
         import onnx

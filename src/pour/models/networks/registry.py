@@ -1,4 +1,4 @@
-"""Build models by name: our networks, and networks of torchvision, timm, transformers, segmentation-models-pytorch."""
+"""Build models by name: networks of pour, torchvision, timm, transformers and segmentation-models-pytorch."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _NETWORKS: dict[str, dict[str, Any]] = tomllib.loads(
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A line of `list_models`."""
+    """Description of a network in `list_models`."""
 
     name: str
-    """Name for `arch`. NAME stands for any name of the library."""
+    """Name for the argument `arch`. Replace NAME by a name of the library."""
     summary: str
     extra: str | None = None
     """Extra of pour that installs the library, or None."""
@@ -89,7 +89,7 @@ def build_model(
 
     Weights are random unless a file is given. Nothing is downloaded except a configuration of `hf:` from the hub.
     A network with one fixed input size (a ViT) keeps this size, so that published weights fit, and resizes images.
-    A network of your own code is imported; it takes images in [0, 1] as they are, unless mean or deviation are given.
+    A network of your own code is imported. It gets images in [0, 1] unchanged, unless mean or deviation are set.
 
     Args:
         arch: A name of `list_models`, such as "resnet18" or "timm:convnext_tiny"; or a class or function of your
@@ -128,7 +128,7 @@ def build_model(
     if is_user_network(arch):
         if enlarge != 1:
             raise UsageError(f"{arch} takes images as they are; enlarge is for segmentation networks of libraries.")
-        # A network of unknown origin has no size of its own.
+        # The published size of a user's network is unknown.
         size = None if resize == "own" else resize
         model = build_user_network(arch, num_classes, in_channels=in_channels, mean=mean, std=std, resize=size)
     else:
@@ -141,11 +141,12 @@ def build_model(
 
 
 def rebuild(architecture: cards.Architecture) -> nn.Module:
-    """Build the network of a recorded architecture, with random weights. Nothing is imported for a name in a file."""
+    """Build the network of a recorded architecture, with random weights. A recorded name never causes an import."""
     name, options = architecture.name, dict(architecture.options)
     if architecture.from_user or is_user_network(name):
         raise UsageError(
-            f"The network {name!r} is of the user's own code, which no model file may import; pass the network itself."
+            f"The network {name!r} is defined in the user's own code, which no model file may import; pass the network "
+            "itself."
         )
     try:
         num_classes, in_channels = int(options["num_classes"]), int(options["in_channels"])
@@ -155,7 +156,7 @@ def rebuild(architecture: cards.Architecture) -> nn.Module:
             f"The recorded options of {name!r} are incomplete ({error}); pass the model itself."
         ) from error
     if mean is not None and len(mean) not in (1, in_channels):
-        raise UsageError(f"There are {len(mean)} means for {in_channels} channels; give one per channel.")
+        raise UsageError(f"There are {len(mean)} means for {in_channels} channels; pass one per channel.")
     network = _NETWORKS.get(name, {})
     library, _, library_name = network.get("alias", name).partition(":")
     if library in LIBRARIES and library_name:
@@ -173,7 +174,7 @@ def rebuild(architecture: cards.Architecture) -> nn.Module:
             model = ResNet(num_classes, **shape)
     else:
         hint = nearest_name(name, _NETWORKS, f"known are {', '.join(_NETWORKS)}.")
-        # A point stands only in the names of files and modules.
+        # Only the names of files and modules contain a point, so such a name is no misspelt architecture.
         raise UsageError(f"There is no architecture {name!r}{'.' if '.' in name else f'; {hint}'} {USER_NETWORKS}")
     cards.set_architecture(model, name, options)
     return model
@@ -181,13 +182,13 @@ def rebuild(architecture: cards.Architecture) -> nn.Module:
 
 def calling(architecture: cards.Architecture) -> str | None:
     """Return the Python expression that builds a network of a library without pour, or None for other networks."""
-    known = _NETWORKS.get(architecture.name, {})
-    library, _, name = known.get("alias", architecture.name).partition(":")
+    network = _NETWORKS.get(architecture.name, {})
+    library, _, name = network.get("alias", architecture.name).partition(":")
     return library_call(library, name, architecture.options) if library in LIBRARIES and name else None
 
 
 def _of_library(library: str, name: str, options: dict[str, Any], image_size: int) -> nn.Module:
-    """Build a network of another library for images in [0, 1]. Write its own options to `options`."""
+    """Build a network of another library for images in [0, 1]. Add the options of the network to `options`."""
     resize = options.get("resize")
     size = None if resize in (None, "own") else int(resize)
     built = build_from_library(
@@ -215,7 +216,7 @@ def load_plain(model: nn.Module, state: Mapping[str, Tensor], *, source: str, ne
         model: Network, changed in place.
         state: Tensors by name.
         source: File of the tensors, for errors.
-        new_head: Whether the head keeps its own weights, with a warning, if the state has a head of another width.
+        new_head: Whether the head keeps its weights, with a warning, if the head in `state` has another width.
     """
     optional: tuple[str, ...] = ("normalize.mean", "normalize.std")
     if isinstance(model, NormalizedModel) and not any(name.endswith("normalize.mean") for name in state):
@@ -226,7 +227,7 @@ def load_plain(model: nn.Module, state: Mapping[str, Tensor], *, source: str, ne
     head = _clear_head(model) if new_head else None
     names = () if head is None else tuple(name for name in expected if name.startswith(f"{head.name}."))
     state = without_prefix(state, expected, source=source, optional=(*optional, POSITIONS, *names))
-    # Half precision in a file saves space. The network needs the precision of its images.
+    # Files may store half precision to save space, but the network needs the precision of its images.
     state = {
         name: tensor.to(expected[name].dtype) if name in expected and tensor.is_floating_point() else tensor
         for name, tensor in fit_positions(model, state).items()
@@ -238,7 +239,7 @@ def load_plain(model: nn.Module, state: Mapping[str, Tensor], *, source: str, ne
             state = {name: tensor for name, tensor in state.items() if name not in names}
             optional = (*optional, *names)
             warn(
-                f"{source} holds no classifier for {head.num_classes} classes; the head {head.name!r} starts from "
+                f"{source} contains no classifier for {head.num_classes} classes; the head {head.name!r} starts from "
                 "random weights."
             )
     load_into(model, state, source=source, optional=optional)

@@ -49,17 +49,17 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """ResNet-18 for 32x32 images by default, whose features are averages of the last map.
 
-    Images in [0, 1] of shape (N, in_channels, H, W) in, scores (N, num_classes) out. The first layer normalises. The
-    features are `width * 2**(stages - 1)` numbers. Weights of convolutions are drawn from Kaiming's normal
-    distribution over fan-out.
+    It takes images in [0, 1] of shape (N, in_channels, H, W) and returns scores (N, num_classes). The first layer
+    normalises. The features are `width * 2**(stages - 1)` numbers. Weights of convolutions are drawn from Kaiming's
+    normal distribution over fan-out.
 
     Args:
         num_classes: Number of scores.
         in_channels: Channels of the images.
         width: Channels of the first stage; each later stage doubles them and halves the map.
         blocks: Basic blocks in each stage; (2, 2, 2, 2) is ResNet-18.
-        mean: Channel means of the images. By default of CIFAR-10 for three channels, otherwise 0.5.
-        std: Channel deviations of the images. By default of CIFAR-10 for three channels, otherwise 0.25.
+        mean: Channel means of the images. By default the means of CIFAR-10 for three channels, otherwise 0.5.
+        std: Channel deviations of the images. By default those of CIFAR-10 for three channels, otherwise 0.25.
 
     Examples:
         >>> model = ResNet(10, width=8, blocks=(1, 1))

@@ -27,7 +27,8 @@ _ENCODERS = ("encoder.model", "encoder", "backbone", "segformer")
 class SegmentationModel(NormalizedModel):
     """Normalise and enlarge images, pad them at the right and below, run the network, and crop the scores.
 
-    Images (N, C, H, W) in [0, 1] in, scores (N, num_classes, H, W) out. Scores of a smaller size are interpolated.
+    It takes images (N, C, H, W) in [0, 1] and returns scores (N, num_classes, H, W). If the network returns smaller
+    maps of scores, they are interpolated.
 
     Args:
         model: Network.
@@ -70,7 +71,7 @@ class SegmentationModel(NormalizedModel):
             scores = F.interpolate(scores, size=padded.shape[-2:], mode="bilinear", align_corners=False)
         scores = scores[..., : images.shape[-2], : images.shape[-1]]
         if self.enlarge > 1:
-            # Taking the mean of a pixel's parts undoes the enlargement without a shift.
+            # The mean over the parts of a pixel reverses the enlargement without a shift.
             scores = F.avg_pool2d(scores, self.enlarge)
         return scores[..., :height, :width]
 
@@ -121,6 +122,8 @@ def load_encoder(network: nn.Module, state: Mapping[str, Tensor], *, source: str
         expected = encoder.state_dict()
         if expected and all(name in state and state[name].shape == expected[name].shape for name in expected):
             load_into(encoder, {name: state[name] for name in expected}, source=source)
-            warn(f"{source} holds weights for the encoder alone; the rest of the network starts from random weights.")
+            warn(
+                f"{source} contains weights for the encoder alone; the rest of the network starts from random weights."
+            )
             return True
     return False

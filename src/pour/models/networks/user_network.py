@@ -31,7 +31,7 @@ __all__ = ["build_user_network", "is_user_network"]
 
 _CLASS_NUMBERS = ("num_classes", "n_classes", "classes", "num_labels", "n_labels", "num_outputs")
 _FILE = ".py"
-_SHOWN = 8
+_MOST_LISTED = 8
 
 
 def is_user_network(arch: str) -> bool:
@@ -58,15 +58,15 @@ def build_user_network(
 ) -> nn.Module:
     """Import the module or file of `arch`, call the class or function in it, and return the network.
 
-    It is called with the number of classes if it has an argument `num_classes`, `n_classes`, `classes`,
-    `num_labels`, `n_labels` or `num_outputs`, or takes any keyword; otherwise without arguments. The current
-    folder and the folder of the file are put on `sys.path`, as Python does for a module and for a program.
+    The call passes the number of classes if the class or function has an argument `num_classes`, `n_classes`,
+    `classes`, `num_labels`, `n_labels` or `num_outputs`, or accepts any keyword. Otherwise it passes no arguments. The
+    current folder and the folder of the file are added to `sys.path`, as Python does for a module and for a program.
 
     Args:
         arch: `package.module:NAME` or `path/to/file.py:NAME`.
         num_classes: Number of classes. None leaves the choice to the network, if it has a default.
-        in_channels: Number of channels of the images, if known. One constant serves any number of channels.
-        mean: Channel means. Without mean, deviation and size, the network takes images in [0, 1] as they are.
+        in_channels: Number of channels of the images, if known. A single mean or deviation is used for all channels.
+        mean: Channel means. Without mean, deviation and size, the network gets images in [0, 1] unchanged.
         std: Channel deviations.
         resize: Size to which images are resized before they enter the network.
 
@@ -106,7 +106,7 @@ def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # A module that the user's module imports may be missing too. That is an error of its line.
+        # If the user's module imports the missing module, the error belongs to that line.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         raise UsageError(
@@ -120,20 +120,20 @@ def _import_file(path: Path) -> ModuleType:
         source = path.expanduser().resolve()
         modified = source.stat().st_mtime_ns
     except (OSError, RuntimeError) as error:
-        raise UsageError(f"There is no file {path}; give the path of the file that defines the network.") from error
+        raise UsageError(f"There is no file {path}; pass the path of the file that defines the network.") from error
     return _module_of_file(source, modified)
 
 
 @functools.lru_cache(maxsize=8)
 def _module_of_file(source: Path, modified: int) -> ModuleType:
-    """Execute the file as a module, once as long as the file does not change."""
+    """Execute the file as a module and return it. If the file did not change, the module is not executed again."""
     _put_on_path(Path.cwd())
     _put_on_path(source.parent)
     # A prefix keeps the file from taking the name of a package, such as timm.
     name = f"user_network_{source.stem}"
     spec = importlib.util.spec_from_file_location(name, source)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{source} cannot be imported as Python code; give a .py file.")
+        raise UsageError(f"{source} cannot be imported as Python code; pass a .py file.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -157,7 +157,7 @@ def _member(module: ModuleType, place: str, name: str) -> Callable[..., object]:
     if member is not None:
         return cast("Callable[..., object]", member)
     defined = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-    listed = f"it defines {', '.join(defined[:_SHOWN])}." if defined else "it defines no class and no function."
+    listed = f"it defines {', '.join(defined[:_MOST_LISTED])}." if defined else "it defines no class and no function."
     raise UsageError(f"{place} has no {name!r}; {nearest_name(name, defined, listed)}")
 
 
@@ -191,7 +191,7 @@ def _in_one_sentence(arch: str) -> Iterator[None]:
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        reason = "it ends the program; put what only a program is to run under if __name__ == '__main__'"
+        reason = "it ends the program; move the code of the program under if __name__ == '__main__'"
         if isinstance(error, Exception):
             message = error.msg if isinstance(error, SyntaxError) else first_line(error)
             reason = f"{type(error).__name__}: {message}"
@@ -199,9 +199,9 @@ def _in_one_sentence(arch: str) -> Iterator[None]:
 
 
 def _line_of(error: BaseException) -> str:
-    """Return the place of an error: its last line outside this file, the import system and installed packages."""
+    """Return the file and line of an error, outside of this file, the import system and installed packages."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f" in {_shown(error.filename)}, line {error.lineno}"
+        return f" in {_display_path(error.filename)}, line {error.lineno}"
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -210,10 +210,10 @@ def _line_of(error: BaseException) -> str:
         and "site-packages" not in Path(frame.filename).parts
         and not Path(frame.filename).is_relative_to(Path(contextlib.__file__).parent)
     ]
-    return f" in {_shown(frames[-1].filename)}, line {frames[-1].lineno}" if frames else ""
+    return f" in {_display_path(frames[-1].filename)}, line {frames[-1].lineno}" if frames else ""
 
 
-def _shown(file: str) -> str:
+def _display_path(file: str) -> str:
     """Return a path relative to the current folder, if it is inside."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file

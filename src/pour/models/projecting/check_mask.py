@@ -1,4 +1,4 @@
-"""Check that the mask of the forgotten classes reaches the output of the model, and is its lowest score."""
+"""Check that the masked score of the forgotten classes is the lowest score in the output of the model."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def check_retained_biases(head: Head, classes: Collection[int]) -> None:
     mask = masked_score(head.bias.dtype)
     if retained and float(head.bias.detach()[retained].max()) <= mask:
         raise UsageError(
-            f"The biases of all other classes are below the mask of a forgotten class ({mask:g}), which would win. "
-            'Subtract the largest bias from all of them, or take forgotten_logit="keep".'
+            f"The biases of all other classes are below the mask of a forgotten class ({mask:g}), which would win; "
+            'subtract the largest bias from all biases, or take forgotten_logit="keep".'
         )
 
 
@@ -48,10 +48,10 @@ def check_mask(model: nn.Module, name: str, example: Example) -> None:
     """
     modules = dict(model.named_modules())
     heads = [Head(each, modules[each]) for each in name.split(",") if isinstance(modules.get(each), ProjectedHead)]
-    if heads and not mask_holds(model, dataclasses.replace(heads[0], beside=tuple(heads[1:])), example):
+    if heads and not mask_holds(model, dataclasses.replace(heads[0], further_heads=tuple(heads[1:])), example):
         mask = masked_score(heads[0].weight.dtype)
         raise UsageError(
             f"The mask ({mask:g}) of the forgotten classes would have no effect: the retained scores are not above it, "
-            "or the model changes scores behind its head. Bring the model to float32, remove the activation behind "
+            "or the model changes scores behind its head; convert the model to float32, remove the activation behind "
             'the head, or take forgotten_logit="keep".'
         )

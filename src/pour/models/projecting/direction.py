@@ -80,9 +80,9 @@ def stretch(head: Head, classes: tuple[int, ...], *, earlier: Collection[int] = 
     r"""Return the largest factor by which `decisions` moves features further than `scores` does.
 
     Both map onto the same affine subspace. `scores` is the orthogonal projection, and `decisions` is
-    $z - A^\top (B z - c)$, so the factor is the spectral norm of $A^\top B$, whatever the features. For
-    one class it is $|a| |v|$, with v the centred row and a the shift. It is infinite if the head does not admit
-    `decisions`: more classes than features + 1, or dependent rows.
+    $z - A^\top (B z - c)$. So the factor is the spectral norm of $A^\top B$, which does not depend on the features.
+    For one class it is $|a| |v|$, with v the centred row and a the shift. It is infinite if `decisions` does not exist
+    for the head: more classes than features + 1, or dependent rows.
     """
     live = live_classes(head, classes, earlier)
     try:
@@ -114,7 +114,7 @@ def class_removal(
         problem = f"Class {min(again)} is forgotten already by the projector in front of the head"
         raise UsageError(f"{problem}; leave it out of the request.")
     if isinstance(head.module, ProjectedHead) and direction in ("auto", "scores", "decisions"):
-        # A later request must not move the scores of an earlier one off the mean, so it sets them all.
+        # A later request must not move earlier classes' scores away from the mean, so its map sets the scores of all.
         together = tuple(sorted({*head.module.forgotten, *classes}))
     if direction == "auto":
         direction = choose_direction(head, together, earlier=earlier)
@@ -124,7 +124,7 @@ def class_removal(
 def class_removals(
     heads: Sequence[Head], classes: tuple[int, ...], direction: HeadDirection, *, earlier: Collection[int] = ()
 ) -> tuple[list[Projector | Eraser], RowDirection]:
-    """Return the map of POUR-P for each head of a model, and their direction, which is one for all."""
+    """Return the map of POUR-P for each head of a model, and the direction, which is the same for all heads."""
     removals = [class_removal(head, classes, direction, earlier=earlier) for head in heads]
     taken = {name for _, name in removals}
     if len(taken) > 1:
@@ -137,17 +137,18 @@ def check_finite(head: Head, *, earlier: Collection[int] = ()) -> None:
     if head.weight.is_meta:
         problem = f"The weights of the head {head.name!r} have no values (they are on the meta device)"
         raise UsageError(f"{problem}; load the checkpoint into the model before forgetting.")
-    # A sum needs no second C x d tensor, and any NaN or infinity survives it. A sum can also overflow.
+    # A sum needs no second C x d tensor, and any NaN or infinity makes it not finite. A sum can also overflow, so
+    # then the rows are checked.
     if not torch.isfinite(head.weight.sum()):
         bad = (~torch.isfinite(head.weight).all(dim=1)).nonzero()
         if len(bad):
             problem = f"The head {head.name!r} has NaN or infinite weights (row {int(bad[0])} is the first)"
-            raise UsageError(f"{problem}; load a sound checkpoint before forgetting.")
+            raise UsageError(f"{problem}; load a checkpoint without such values before forgetting.")
     broken = [] if head.bias is None else (~torch.isfinite(head.bias)).nonzero().flatten().tolist()
     for label in broken:
         if label not in earlier:
             problem = f"The head {head.name!r} has the bias {float(head.bias[label])} for class {label}"  # type: ignore[index]
-            raise UsageError(f"{problem}; load a sound checkpoint before forgetting.")
+            raise UsageError(f"{problem}; load a checkpoint with finite biases before forgetting.")
 
 
 def head_removal(
@@ -155,8 +156,8 @@ def head_removal(
 ) -> Projector | Eraser:
     """Return the projector or eraser that removes `classes` from the features of `head`.
 
-    All directions except `weights` refer to the live classes. A masked class is not live. Neither is a class whose
-    row already is the mean of the rows, nor an earlier class whose row is zero.
+    All directions except `weights` refer to the live classes. Not live are masked classes, classes whose row is the
+    mean of the rows, and earlier classes whose row is zero.
 
     Args:
         head: Head as `find_head` returns it.
@@ -184,9 +185,9 @@ def head_removal(
 
 
 def with_earlier(head: Head, classes: tuple[int, ...], earlier: Collection[int]) -> tuple[int, ...]:
-    """Return `classes` and those earlier classes whose rows still give a direction, in ascending order.
+    """Return `classes` and the earlier classes whose rows still have a direction, in ascending order.
 
-    A class that was masked, or whose row is zero or the mean row after folding, gives none.
+    A masked class has none, and neither has a class whose row is zero or the mean row after folding.
 
     Args:
         head: Head as `find_head` returns it.
@@ -210,7 +211,10 @@ class _NoDecisionsError(UsageError):
 
 
 def _shifts(live: LiveClasses) -> Tensor:
-    """Return, per requested class, the smallest feature (k, d) that raises its score and lowers all others alike."""
+    """Return for each requested class the smallest shift of features that raises its score and lowers the others alike.
+
+    The shifts are rows (k, d).
+    """
     classes, width = live.weight.shape
     retained = [label for label in range(classes) if label not in live.requested]
     problem = f'direction="decisions" needs a head of at most {width + 1} classes whose rows are independent'
@@ -223,7 +227,7 @@ def _shifts(live: LiveClasses) -> Tensor:
     changes = torch.zeros(classes, len(live.requested), dtype=torch.float64, device=centered.device)
     changes[live.requested, range(len(live.requested))] = 1
     changes[retained] = -1 / len(retained)
-    # The centred rows sum to zero, so one of them adds nothing to the others.
+    # The centred rows sum to zero, so one row depends on the others and is left out.
     independent = [label for label in range(classes) if label != retained[-1]]
     basis, factor = torch.linalg.qr(centered[independent].T)
     if bool((factor.diagonal().abs() <= live.noise).any()):

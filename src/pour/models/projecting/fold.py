@@ -1,4 +1,4 @@
-"""Merge a projector into the weights next to it: a plain model again."""
+"""Merge a projector into the weights next to it. The result is a plain model again."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _KEEP = "keep the projected model as it is."
 def fold(model: nn.Module) -> nn.Module:
     """Return a copy of a projected `model` without projectors: same class, same state-dict keys, same scores.
 
-    `W P` becomes the weight of a head. A masked class gets a zero row with a large negative bias, a class at "zero" a
-    zero row with bias 0. If the embedding of a dual encoder is projected, `P W` becomes the weight of its visual
-    projection instead, so that the image encoder itself has forgotten. The weight is computed in float64 and rounded
-    once to its dtype. The history gets an entry "fold".
+    `W P` becomes the weight of a head. A masked class gets a zero row with a large negative bias. A class with
+    `forgotten_logit="zero"` gets a zero row with bias 0. If the embedding of a dual encoder is projected, `P W` becomes
+    the weight of its visual projection instead, so that the image encoder itself has forgotten. The weight is computed
+    in float64 and rounded once to its dtype. The history gets an entry "fold".
 
     Raises:
-        UsageError: There is no projector. A mask needs a bias that the head does not have. A weight is computed (weight
-            norm) or shared with another layer, so that it cannot be set. Or an image embedding does not end in a linear
-            map (SigLIP).
+        UsageError: There is no projector, a mask needs a bias that the head does not have, a weight cannot be set
+            because it is computed (weight norm) or shared with another layer, or the last map of an image embedding is
+            not linear (SigLIP).
 
     Examples:
         >>> from pour.models.projecting.forget import forget
@@ -110,12 +110,12 @@ def _check(model: nn.Module, name: str, projected: Projected) -> None:
         raise UsageError(f"The {place} has no bias for the constant part of the eraser; {_KEEP}")
     if layer.bias is None and projected.forgotten and projected.forgotten_logit == "mask":
         raise UsageError(
-            f'The {place} has no bias to hold the mask; forget with forgotten_logit="keep" (or "zero") to fold.'
+            f'The {place} has no bias for the mask; forget with forgotten_logit="keep" (or "zero") to fold.'
         )
 
 
 def _target(model: nn.Module, name: str, projected: Projected) -> tuple[str, Sequence[WeightPart]]:
-    """Return what error messages call the layer that takes the projector in, and its tensors.
+    """Return the name in error messages of the layer that absorbs the projector, and its tensors.
 
     Raises:
         UsageError: The projector belongs to an image embedding that has no such layer.
@@ -124,9 +124,7 @@ def _target(model: nn.Module, name: str, projected: Projected) -> tuple[str, Seq
         return f"head {name!r}", [(projected.layer, "weight", 1)]
     embedding = _image_projection(model, projected)
     if embedding is None:
-        raise UsageError(
-            f"The encoder behind the texts is none that pour knows, so nothing can be folded into it; {_KEEP}"
-        )
+        raise UsageError(f"pour does not know the encoder behind the texts, so nothing can be folded into it; {_KEEP}")
     if not embedding.parts:
         problem = f"The projection cannot be folded into {embedding.name!r} because {embedding.why_not}"
         raise UsageError(f"{problem}; {_KEEP}")
@@ -162,7 +160,7 @@ def _merge(model: nn.Module, name: str, projected: Projected) -> None:
         for rows in vectors.split(_ROWS_AT_ONCE):
             wide = as_double(rows)
             merged = removal.fold(wide)
-            # A row inside the removed span leaves rounding noise, which a later request must not take for a direction.
+            # A row inside the removed span becomes rounding noise. A later request must not use it as a direction.
             noise = torch.linalg.vector_norm(merged, dim=1) <= tolerance * torch.linalg.vector_norm(wide, dim=1)
             merged[noise] = 0
             rows.copy_(merged)

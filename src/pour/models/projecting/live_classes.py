@@ -49,12 +49,12 @@ def live_classes(head: Head, classes: tuple[int, ...], earlier: Collection[int])
     bias = torch.zeros_like(weight[:, 0]) if head.bias is None else head.bias
     # The bias of a masked class would dominate the mean of the scores.
     live = ~is_masked(bias)
-    # A folded request left these classes a constant score, at which no later request aims.
+    # After folding, these classes have a constant score, which is no part of the mean score of later requests.
     live[[label for label in earlier if label < len(weight) and not bool(weight[label].any())]] = False
     live[requested] = True
 
     distances, longest = _distances_to_mean(weight, live)
-    # A weight is rounded to its own dtype, and the sums that computed it to at least single precision.
+    # A weight has the rounding error of its dtype, and the errors of sums in at least single precision.
     wide = torch.promote_types(weight.dtype, torch.float32)
     noise = (2 * torch.finfo(weight.dtype).eps + weight.shape[1] * torch.finfo(wide).eps) * longest
     at_mean = distances <= noise
@@ -96,8 +96,8 @@ def nonzero_rows(head: Head, classes: tuple[int, ...]) -> Tensor:
 
 def _no_direction(label: int, value: str) -> UsageError:
     return UsageError(
-        f"The head's row for class {label} is {value} and gives no direction; if the class was forgotten and folded "
-        "before, leave it out of the request."
+        f"The head's row for class {label} is {value}, so it has no direction; if an earlier request forgot the class, "
+        "leave it out of the request."
     )
 
 

@@ -56,8 +56,8 @@ def project(
 ) -> nn.Module:
     """Change `model` so that the features z pass the map P before they are scored, and return it.
 
-    In front of a linear or 1x1-convolution head the scores become `W P z + b`. A dual encoder has no head of its own:
-    its image embedding is projected before it is normalised. Classes and projectors of earlier requests stay.
+    In front of a linear or 1x1-convolution head the scores become `W P z + b`. A dual encoder has no head, so its image
+    embedding is projected before it is normalised. Classes and projectors of earlier requests remain.
 
     Args:
         model: Network, changed in place. A network that is a head itself is wrapped.
@@ -68,7 +68,7 @@ def project(
         replace: Whether `removal` contains the projector of earlier requests already.
 
     Raises:
-        UsageError: An earlier request treats the scores of its classes in another way.
+        UsageError: An earlier request has another `forgotten_logit`.
 
     Examples:
         >>> from pour.geometry.projector import Projector
@@ -95,10 +95,10 @@ def project(
 
 
 def common_logit(module: nn.Module, forgotten_logit: ForgottenLogit | None) -> ForgottenLogit:
-    """Return the score of the forgotten classes for all requests: as now requested, as before, or "keep".
+    """Return the score of the forgotten classes: `forgotten_logit`, or the value of an earlier request, or "keep".
 
     Raises:
-        UsageError: An earlier request treats the scores of its classes in another way than now requested.
+        UsageError: An earlier request has another value than `forgotten_logit`.
     """
     earlier = module.forgotten_logit if isinstance(module, ProjectedHead) and module.forgotten else None
     if earlier and forgotten_logit and earlier != forgotten_logit:
@@ -119,7 +119,7 @@ def projector_along(directions: Tensor, place: Head | ImageProjection) -> Projec
         raise UsageError("directions= must be a tensor of shape (k, d) or (d,).")
     if directions.shape[-1] != place.num_features:
         expected = (
-            f"the head {place.name!r} takes {place.num_features} features; give directions of that width."
+            f"the head {place.name!r} takes {place.num_features} features; pass directions of that width."
             if isinstance(place, Head)
             else f"the image embedding has {place.num_features}; embed the texts with the same model."
         )
@@ -150,7 +150,7 @@ def project_with_entry(
         classes: Indices of the forgotten classes.
         forgotten_logit: Score of the forgotten classes.
     """
-    # The copy comes last, so that the memory of all earlier steps is free again.
+    # The model is copied last, when the memory of all earlier steps is free again.
     memo: dict[int, Any] = {}
     model, places = copy_model(model, memo), copy.deepcopy(list(places), memo)
     first = places[0]
@@ -183,7 +183,7 @@ def project_with_entry(
 
 
 def one_or_all(values: list[Any]) -> Any:
-    """Return the value of one head alone, and a list for several heads."""
+    """Return the only value for one head, and the list of values for several heads."""
     return values[0] if len(values) == 1 else values
 
 

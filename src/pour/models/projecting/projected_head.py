@@ -54,7 +54,9 @@ def masked_score(dtype: torch.dtype) -> float:
 
 
 def is_masked(bias: Tensor) -> Tensor:
-    """Return which classes are masked in a folded head, by their biases (C,), which training may have moved a little.
+    """Return for each class of a folded head whether it is masked, from the biases (C,).
+
+    Training may have changed the biases a little.
 
     Examples:
         >>> is_masked(torch.tensor([0.5, masked_score(torch.float32), -3.0]))
@@ -76,9 +78,9 @@ def projector_of_state(state: Mapping[str, Tensor], head: str) -> Projector | Er
 
 
 class ProjectedHead(nn.Module):
-    """`scores = W P z + b` with `P z = z - (z Q^T) Q`: the projector, then the untouched head (the paper's POUR-P).
+    """`scores = W P z + b` with `P z = z - (z Q^T) Q`: the projector, then the unchanged head (the paper's POUR-P).
 
-    Features (..., d) for a linear head or (N, d, H, W) for a 1x1 convolution in, scores of the head's shape out. A
+    It takes features (..., d) for a linear head or (N, d, H, W) for a 1x1 convolution, and returns the head's scores. A
     cosine head gets the projected features before it normalises them: `s cos(P z, w)`.
 
     Args:
@@ -123,7 +125,7 @@ class ProjectedHead(nn.Module):
             )
         mask = torch.zeros(self.out_features, dtype=torch.bool, device=next(head.parameters()).device)
         mask[list(self.forgotten)] = True
-        # Reading the gradient makes the host wait for the GPU, so that only the first loss is checked.
+        # Reading the gradient makes the host wait for the GPU, so only the first loss is checked.
         self._is_loss_checked = False
         self.register_buffer("forgotten_mask", mask if self.dim == -1 else mask.view(-1, 1, 1), persistent=False)
 
@@ -168,7 +170,7 @@ class ProjectedHead(nn.Module):
         return 0.0 if self.forgotten_logit == "zero" else masked_score(dtype)
 
     def forward(self, features: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the scores `W P z + b` of `features` z. A head of its own code may take more arguments."""
+        """Compute the scores `W P z + b` of `features` z. Further arguments are passed to the head."""
         scores: Tensor = self.head(self.projector(features, dim=self.dim), *args, **kwargs)
         if not self._replaced:
             return scores

@@ -17,7 +17,7 @@ _METHOD = "save_pretrained"
 
 
 def guard_saving(model: nn.Module) -> None:
-    """Let `save_pretrained` of projected parts of `model` raise an error, and of other parts work again.
+    """Make `save_pretrained` of projected parts of `model` raise an error. Restore it for other parts.
 
     `from_pretrained` does not know the names of a projected head, and would start a new head at random.
     """

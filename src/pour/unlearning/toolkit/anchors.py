@@ -1,4 +1,4 @@
-"""Anchors: inputs on which a trained network must stay as it was, retained images or copies of the forget images."""
+"""Anchors: inputs on which a trained network must not change, retained images or copies of the forget images."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def anchor_kind(requested: Anchor, request: Granted) -> AnchorKind:
 def with_copies(batches: Epochs, run: Run) -> EpochsFrom:
     """Return batches of images, each extended by twice as many transformed copies of its images.
 
-    The copies are made here and not in the loss, because a step that is captured in a graph would repeat its draws.
+    The copies are part of the batches and not of the loss, because a step in a captured graph would repeat its draws.
     """
 
     def epoch(number: int) -> Iterator[tuple[Tensor, ...]]:
@@ -109,7 +109,7 @@ def anchored_steps(
         batch_size: Number of forget images per step.
         anchors: Number of anchors per step.
         steps: Number of steps.
-        salt: Number that gives several loaders of one run different draws.
+        salt: Number that distinguishes the random draws of several loaders of one run.
         augment: Crop and mirror the forget images of a split at random.
     """
     forget = request.forget.training(run, batch_size=batch_size, augment=augment, salt=2 * salt)
@@ -136,7 +136,7 @@ def _generator(run: Run, salt: int, number: int) -> torch.Generator:
 def _regrouped(batches: Epochs, size: int, run: Run, number: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches of exactly `size` images without end, from one epoch after the other."""
     waiting: list[tuple[Tensor, Tensor]] = []
-    # The epochs of two rounds must not be shuffled alike.
+    # Two rounds must not have the same order of images.
     for epoch in itertools.count(100_000 * number):
         is_empty = True
         for images, labels in map(checked_batch, batches.epoch(epoch)):
@@ -147,16 +147,20 @@ def _regrouped(batches: Epochs, size: int, run: Run, number: int) -> Iterator[tu
                 yield images[:size], labels[:size]
                 waiting = [(images[size:], labels[size:])]
         if is_empty:
-            raise UsageError("The request holds no batches; give some images.")
+            raise UsageError("The request contains no batches; pass some images.")
 
 
 def transformed_copies(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Return `count` transformed copies of `images` that seldom still look like their class.
 
-    Each copy is drawn from a random image and passes these steps, each with a probability of its own: its halves or
-    its sides are exchanged with another image's, it is turned by a multiple of 90 degrees (180 if it is not square)
-    and mirrored, rolled by up to 3/8 of each side, its three colour channels are permuted, it is blended with another
-    copy, and it gets noise of up to half of its value range.
+    Each copy starts from a random image. Each of these steps is applied with a probability of its own:
+
+    1. The upper and lower or the left and right half is exchanged with a half of another image.
+    2. The copy is turned by a multiple of 90 degrees (180 if it is not square) and mirrored.
+    3. It is rolled by up to 3/8 of each side.
+    4. Its three colour channels are permuted.
+    5. It is blended with another copy.
+    6. It gets noise of up to half of its value range.
 
     Args:
         images: Floats of shape (n, ..., height, width).

@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class EpochsFrom:
-    """Batches whose epochs a function yields."""
+    """Batches of a number of epochs, yielded by a function."""
 
     length: int
     """Number of batches per epoch."""
@@ -74,7 +74,7 @@ def in_sequence(passes: Sequence[tuple[Epochs, tuple[Any, ...]]]) -> EpochsFrom:
     The n-th pass of epoch e is epoch `e * passes + n` of its loader, so a repeated loader has another order.
 
     Args:
-        passes: Each a loader and the values for all of its batches.
+        passes: Pairs of a loader and the values for all of its batches.
     """
 
     def epoch(number: int) -> Iterator[tuple[Any, ...]]:

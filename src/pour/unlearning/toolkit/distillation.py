@@ -1,4 +1,4 @@
-"""Learning rates of single layers, and the conditions that a distilled encoder must meet."""
+"""Learning rates of single layers, and warnings about a distilled encoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["MOST_LEFT", "layer_factor", "warn_of_class", "warn_of_rise"]
 MOST_LEFT = 0.002
 """Largest share of the forget images, or of the class's pixels, that may keep their class."""
 _LOSSES_JUDGED = 10
-# Factor of the loss that the differences between batches do not explain.
+# Factor of the loss above which the differences between batches do not explain a rise.
 _RISE = 1.2
 
 
@@ -39,10 +39,10 @@ def layer_factor(model: nn.Module, decay: float) -> Callable[[str], float] | Non
 
 
 def warn_of_rise(losses: list[float], lr: float) -> None:
-    """Warn if the loss rose. A destroyed network has forgotten too, so the accuracy alone would accept it.
+    """Warn if the loss rose. A destroyed network has a low accuracy too, so the accuracy alone does not show it.
 
     Args:
-        losses: Loss of the images as they are, then the loss of each step.
+        losses: Loss of the un-augmented images before training, then the loss of each step.
         lr: Learning rate.
     """
     before, after = max(losses[:2]), statistics.fmean(losses[-_LOSSES_JUDGED:])
@@ -63,8 +63,8 @@ def warn_of_class(accuracy: float, target_accuracy: float) -> None:
     remedy = "raise steps or lr"
     if target_accuracy > MOST_LEFT:
         remedy = (
-            f"the projection it learns leaves {target_accuracy:.1%} itself, as it may if the head has not collapsed, "
-            'so take direction="decisions" or "scores"'
+            f"the projection that it learns leaves {target_accuracy:.1%}, which is possible if the head has not "
+            'collapsed; take direction="decisions" or "scores"'
         )
     warn(
         f"pour-d still classifies {accuracy:.1%} of the forget images as before (at most {MOST_LEFT:.1%} is accepted); "

@@ -39,7 +39,7 @@ MOST_CHANGED = 0.1
 """Largest share of the anchors whose decision between retained classes may change."""
 # Parts of the way from the original to the trained weights that are tried, in this order.
 _PARTS = (1.0, 0.9, 0.8, 0.65, 0.5, 0.35, 0.2, 0.1)
-# Without a limit, a class that hardly moves the features would have an unlimited weight.
+# Without a limit, a class that the projection hardly moves would have an unlimited weight.
 _MOST_WEIGHT = 1000.0
 
 
@@ -55,7 +55,7 @@ class Measured:
     """Mean squared change of the anchors' projected features, as a share of their variance."""
 
     def accepted(self, most_left: float) -> bool:
-        """Return whether the encoder may be released; not a number is not accepted."""
+        """Return whether the encoder may be released. NaN is not accepted."""
         return self.left <= most_left and self.changed <= MOST_CHANGED and self.anchor_error <= MOST_ANCHOR_ERROR
 
 
@@ -68,8 +68,8 @@ class Matching:
     Args:
         model: Network that is trained; a copy of it is the teacher.
         choice: Direction with its projection P.
-        answers: Answers of the original on forget images, whose features P moves, and on anchors, whose features have a
-            variance and are moved by the training.
+        answers: Answers of the original on forget images and on anchors. P moves the features of the forget images.
+            The variance of the anchors' features is the scale of their changes.
         run: Device.
         weight: Weight of the loss on the anchors.
     """
@@ -84,7 +84,7 @@ class Matching:
         self._basis = _basis(self._projection)
         with self.tapped(), torch.no_grad():
             kept_features = torch.cat([self._projection(self._teacher_rows(batch)) for batch in answers.anchors])
-            # The scale of the loss gives the weight on the anchors the same meaning on every network.
+            # Dividing by the variance makes the weight of the anchors comparable between networks.
             variance = kept_features.flatten(0, -2).var(dim=0).sum().item()
             self._variance = max(variance, torch.finfo(torch.float32).tiny)
             self._targets = torch.split(kept_features, [len(batch) for batch in answers.anchors])
@@ -121,7 +121,7 @@ class Matching:
 
     @torch.no_grad()
     def mean_loss(self, batches: Sequence[tuple[Tensor, ...]]) -> float:
-        """Return the mean loss over `batches` of the network as it is."""
+        """Return the mean loss over `batches` with the network's current weights."""
         with evaluating(self._model):
             losses = [self.loss(self._model, *batch).item() for batch in batches]
         return sum(losses) / len(losses)
@@ -163,16 +163,18 @@ def copy_state(model: nn.Module) -> dict[str, Tensor]:
 def move_back(
     model: nn.Module, original: dict[str, Tensor], measure: Callable[[], Measured], *, most_left: float
 ) -> tuple[float, Measured | None]:
-    """Move `model` back towards its original weights until it is accepted; return the kept part and its measures.
+    """Move `model` back towards its original weights until it is accepted.
 
-    The parts 1, 0.9, 0.8, ... 0.1 of the way are tried. If none is accepted, the original weights are restored, and
-    the part is 0, without measures.
+    The parts 1, 0.9, 0.8, ... 0.1 of the way from the original to the trained weights are tried.
 
     Args:
         model: Trained network, changed in place.
         original: State dict from before the training.
-        measure: Function that measures `model` as it is.
+        measure: Function that measures `model` with its current weights.
         most_left: Largest share of the forget images that may keep their class as released.
+
+    Returns:
+        The accepted part and its measurements. If no part is accepted, the original weights, 0 and None.
     """
     trained = copy_state(model)
     if all(bool(tensor.isfinite().all()) for tensor in trained.values() if tensor.is_floating_point()):

@@ -37,7 +37,7 @@ _POINTS = 4
 
 
 def is_among(labels: Tensor, classes: Iterable[int]) -> Tensor:
-    """Return where `labels` are one of `classes`, without copying the classes to the device in a captured step.
+    """Return for each label whether it is one of `classes`. No class is copied to the device in a captured step.
 
     Examples:
         >>> is_among(torch.arange(4), [1, 3])
@@ -74,7 +74,7 @@ def feature_rows(
 def all_features_of(
     model: nn.Module, head: Head, batches: Iterable[tuple[Tensor, Tensor]], run: Run
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the features and the labels of all images at once, or of one batch of scenes after the other.
+    """Yield the features and labels of all images at once, or of scenes batch by batch.
 
     The maps of all scenes together would not fit into memory.
     """
@@ -93,7 +93,7 @@ def class_rows(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the features of `classes` as rows (n, d) and one label per row.
 
-    An image has one row, the average over its positions. In a scene, each cell whose middle shows a class has one.
+    An image has one row, the average over its positions. In a scene, each cell whose middle shows a class has a row.
     """
     for features, labels in all_features_of(model, head, batches, run):
         if labels.ndim == 1:

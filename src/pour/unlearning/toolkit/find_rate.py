@@ -1,4 +1,4 @@
-"""The learning rate of a run, found by short trial runs on the run's own images."""
+"""Choose the learning rate of a run by short trial runs on the same images."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ RATES = (3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6)
 def find_rate(trial: Callable[[float], float], rates: Sequence[float] = RATES) -> float | None:
     """Return the highest rate whose trial ends near the lowest loss, or None if every trial ended above its start.
 
-    A trial returns the loss at its end as a share of the loss at its start. Near means at most 0.12 above the lowest:
-    a high rate is at a disadvantage in a short trial, and ahead of the low ones in a whole run. Trials go from the
-    highest rate down and stop after two rates in a row that are worse than the best: below it, a run is only slower.
+    A trial returns the loss at its end as a share of the loss at its start. Near means at most 0.12 above the lowest
+    loss, because a high rate is worse than low rates in a short trial, and better in a whole run. Trials start with the
+    highest rate. They stop after two rates in a row that are worse than the best rate, because a run at a still lower
+    rate is only slower.
 
     Args:
         trial: Function that makes a trial run at a rate from the same start.

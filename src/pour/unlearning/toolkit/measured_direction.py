@@ -1,4 +1,4 @@
-"""The direction of POUR-A, chosen by the changes of the model's answers behind its projection."""
+"""Choose the direction of POUR-A by the model's answers behind the projection."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Answers:
     """Answers of a network on forget images and on anchors, to be compared with its answers behind a projection.
 
     Args:
-        model: Network as it is before any change.
+        model: Original network.
         classes: Indices of the classes to forget.
         forget: Batches of images and labels. Negative labels belong to void pixels.
         anchors: Batches of images; may be empty.
@@ -110,11 +110,11 @@ def choose_by_measurement(
 
     A candidate is accepted if at most 0.2 % of the forget images get a forgotten class as their answer behind its
     projection, and if no anchor changes its decision between retained classes. `decisions` is a candidate only if it
-    is well conditioned. If none is accepted, the candidate that leaves the least of the class is returned; among
-    equals, the candidate that changes the fewest decisions.
+    is well conditioned. If none is accepted, the candidate with the smallest share of forget images that keep their
+    class is returned. Among equal shares, the candidate that changes the fewest decisions is returned.
 
     Args:
-        model: Classifier; its head is exchanged during the measurement and is in place again afterwards.
+        model: Classifier. Its head is replaced during the measurement and restored afterwards.
         answers: Answers of the model on the forget images and on anchors.
         candidates: Directions to try.
 
@@ -127,7 +127,7 @@ def choose_by_measurement(
     problem: UsageError | None = None
     for direction in candidates:
         if direction == "weights" and len(candidates) > 1 and set(answers.forgotten) > set(answers.classes):
-            # It leaves an earlier class its bias, and there are no images of that class to measure on.
+            # This direction leaves an earlier class its bias, and the request has no images of that class to measure.
             continue
         try:
             removal = _removal(head, answers.classes, direction, earlier, is_only=len(candidates) == 1)
@@ -160,7 +160,7 @@ def _removal(
 def _projected_in_place(
     model: nn.Module, head: Head, removal: Projector | Eraser, forgotten: tuple[int, ...]
 ) -> Iterator[nn.Module]:
-    """Put `removal` in front of the linear layer of `head` while the block runs; all classes keep their scores."""
+    """Put `removal` in front of the linear layer of `head` while the block runs. No class is masked."""
     place = find_head(model).module
     removal = removal.to(head.weight.device)
     projected = ProjectedHead(head.layer, removal, forgotten=forgotten, forgotten_logit="keep")
@@ -172,7 +172,10 @@ def _projected_in_place(
 
 
 def _changed_decisions(before: Tensor, after: Tensor) -> Tensor:
-    """Return where the highest of the scores (n, C, ...) is another score now, ties up to rounding excepted."""
+    """Return for each sample whether the highest score changed from `before` (n, C, ...) to `after`.
+
+    A tie up to rounding is no change.
+    """
     top = before.amax(dim=1)
     chosen_class = after.argmax(dim=1)
     range_of_scores = (top - before.amin(dim=1)).clamp(min=torch.finfo(before.dtype).tiny)
@@ -181,6 +184,6 @@ def _changed_decisions(before: Tensor, after: Tensor) -> Tensor:
 
 
 def _scores(model: nn.Module, images: Tensor) -> Tensor:
-    """Return the scores of `images` in single precision, the model in evaluation mode."""
+    """Return the scores of `images` in single precision, computed in evaluation mode."""
     with evaluating(model), torch.no_grad():
         return scores_of(model(to_unit(images))).float()

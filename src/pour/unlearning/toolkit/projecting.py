@@ -31,7 +31,7 @@ __all__ = ["Erasure", "ProjectingMethod"]
 
 @dataclass(kw_only=True)
 class ProjectingMethod(Method):
-    """A method in closed form that changes the features in front of the head and nothing else."""
+    """A method in closed form that only changes the features in front of the head."""
 
     forgotten_logit: ForgottenLogit = option(
         "keep", "Score of a forgotten class: keep, mask (never predicted) or zero."
@@ -53,7 +53,7 @@ class ProjectingMethod(Method):
 
 @dataclass(kw_only=True)
 class Erasure(ProjectingMethod):
-    """The steps that the two forms of LEACE share: fit an eraser on forget and retained images."""
+    """Base of the two forms of LEACE: fit an eraser on forget and retained images."""
 
     needs: ClassVar[tuple[Need, ...]] = ("forget", "retain")
     cost: ClassVar[str] = "one pass over all training images"

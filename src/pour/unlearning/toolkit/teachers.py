@@ -1,4 +1,4 @@
-"""Teachers: frozen networks that a method compares its student with, and the parts of the student that stay."""
+"""Teachers: frozen networks that a method compares its student with, and parts of the student that do not train."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def frozen_head(model: nn.Module) -> AbstractContextManager[None]:
 
 
 def without_dropout(model: nn.Module) -> AbstractContextManager[None]:
-    """Drop nothing while the block runs, because a student that must match features cannot match noise.
+    """Disable dropout while the block runs, because a student that must match features cannot match noise.
 
     This includes dropout inside of attention and recurrent layers, and whole branches (the DropPath of timm and
     transformers, the StochasticDepth of torchvision).
@@ -79,7 +79,9 @@ def fresh_model(model: nn.Module, request: Granted, run: Run) -> nn.Module:
         fresh = request.build()
     built, expected = named_head(fresh, card_of(model).head).num_classes, find_head(model).num_classes
     if built != expected:
-        raise UsageError(f"build= made a model with {built} scores, but the model has {expected}; build the same.")
+        raise UsageError(
+            f"build= made a model with {built} scores, but the model has {expected}; build one with as many."
+        )
     return fresh
 
 

@@ -20,7 +20,7 @@ def check_weight(layer: nn.Module, name: str, method: str) -> None:
         name: Name of the layer in the model.
         method: Name of the method that changes the weight.
     """
-    # A computed weight is no parameter of the layer; a layer may do without a bias.
+    # A computed weight is no parameter of the layer. The bias may be None.
     if "weight" not in layer._parameters or (layer.bias is not None and "bias" not in layer._parameters):
         raise UsageError(
             f"The layer {name!r} computes its weight (a parametrization such as weight norm), so {method} cannot "
