@@ -138,11 +138,14 @@ def api_page() -> Iterator[str]:
     """The public names of ``pour``, and of its rooms."""
     yield "# Python\n"
     yield GENERATED
-    yield "The names below are all that most programs need.\n"
+    yield "The names below are all that most programs need: first functions, then classes.\n"
     rooms = [name for name in pour.__all__ if name in pour._ROOMS]
-    for name in pour.__all__:
-        if name not in rooms and name != "__version__":
-            yield f"::: pour.{name}\n"
+    names = [name for name in pour.__all__ if name not in rooms and name != "__version__"]
+    first = ("inspect", "forget", "unlearn", "audit", "write_report", "export", "save", "load")
+    for name in sorted(
+        names, key=lambda name: (name not in first, first.index(name) if name in first else name[0].isupper())
+    ):
+        yield f"::: pour.{name}\n"
     yield "## Rooms\n"
     yield "The other public names, by subpackage. [Architecture](../project/architecture.md) describes the rooms.\n"
     for room in rooms:

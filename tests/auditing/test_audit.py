@@ -310,7 +310,7 @@ def test_bad_calls(digits, digits_original, digits_splits, projected):
         audit(data=[1, 2], classes=[3], **call)
     with pytest.raises(UsageError, match="retrained has 3 models; pass one, or two"):
         audit(data=digits_splits, retrained=[digits_original] * 3, **call)
-    with pytest.raises(UsageError, match="A limit of 5 training images per side leaves none"):
+    with pytest.raises(UsageError, match="A limit of 5 training images per side is too small"):
         audit(data=digits_splits, limit=5, **call)
     with pytest.raises(UsageError, match="precision must be fp32 or bf16"):
         audit(data=digits_splits, precision="fp8", **call)
@@ -319,7 +319,7 @@ def test_bad_calls(digits, digits_original, digits_splits, projected):
     with pytest.raises(UsageError, match=r"align must be one of .*, but is 'procrustez'"):
         audit(data=digits_splits, align="procrustez", **call)
     for epsilon in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(UsageError, match="epsilon is a distance"):
+        with pytest.raises(UsageError, match="epsilon must be a finite number"):
             audit(data=digits_splits, epsilon=epsilon, **call)
 
 

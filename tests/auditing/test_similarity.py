@@ -113,7 +113,7 @@ def test_the_hull_is_as_wide_whichever_model_comes_first():
 
 
 def test_a_reading_is_never_nan():
-    with pytest.raises(PourError, match="value nan"):
+    with pytest.raises(PourError, match="is nan"):
         Reading(value=float("nan"))
-    with pytest.raises(PourError, match="high inf"):
+    with pytest.raises(PourError, match="is inf"):
         Reading(value=0.0, high=float("inf"))

@@ -32,6 +32,15 @@ sys.meta_path.insert(0, Press())
 """
 
 
+@pytest.fixture(autouse=True)
+def _ctrl_c_reaches_commands():
+    """A command inherits an ignored Ctrl-C if the tests run in the background."""
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+
+
 def interrupted(*arguments: object, cwd: Path, until: Path) -> tuple[int, str]:
     """Press Ctrl-C in a command once a file ``until`` exists. Return the exit code and the messages."""
     command = [sys.executable, "-m", "pour", *map(str, arguments)]

@@ -168,7 +168,7 @@ def test_what_a_method_needs_is_named_by_its_flag(files, method, words):
 
 def test_retraining_needs_a_recipe(files):
     options = ["--method", "retrain", "--data", "digits", "--forget", 3, "--out", "f.safetensors"]
-    assert "name its recipe with --recipe" in refusal("unlearn", files[0], *options)
+    assert "name it with --recipe" in refusal("unlearn", files[0], *options)
     assert "no recipe 'nosuch'" in refusal("unlearn", files[0], *options, "--recipe", "nosuch")
 
 
