@@ -37,6 +37,6 @@ def test_demo(demo, tmp_path):
     *summary, path = alone.rpartition("\n\n")[2].splitlines()
     assert path == str(tmp_path / "alone.json")
     assert " ".join(" ".join(summary).split()) == " ".join(pour.AuditReport.load(path).summary)
-    assert "No retrained model was given" in alone
+    assert "Compared with: no retrained model." in alone
     assert not any(line.name.endswith("_r_r") for line in pour.AuditReport.load(tmp_path / "alone.json").lines)
     assert "out of range" in complaint(here("audit", *files, "--forget", "12", "--data", "digits"))

@@ -21,5 +21,5 @@ def test_there_are_four_notebooks() -> None:
 def test_a_notebook_executes_and_is_stored_with_its_outputs(source: Path) -> None:
     notebooks = script("notebooks")
     executed = notebooks.execute(source)
-    assert sum(bool(cell.get("outputs")) for cell in executed.cells) >= 3
+    assert sum(bool(cell.get("outputs")) for cell in executed.cells) >= 2
     assert not notebooks.problems(source, executed)

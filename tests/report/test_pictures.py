@@ -49,7 +49,7 @@ def report(models: Path) -> AuditReport:
 
 def without_command(path: Path) -> str:
     page = re.sub(r'<pre id="command">.*?</button>', "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return re.sub(r"<p>Written from Python.*?</p>", "", page)
+    return re.sub(r"<p>This page was written from Python.*?</p>", "", page)
 
 
 @pytest.mark.slow
