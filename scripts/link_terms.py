@@ -2,9 +2,9 @@
 
     python scripts/link_terms.py [--write]
 
-Prints each page and term without a link, and fails if there are any. ``--write`` adds the links. Headings, tables, code
-and links are not searched. A term is a heading of the third level in the glossary. A comment below the heading can list
-other forms: ``<!-- also: class to forget, forget set -->``.
+Prints each page and term without a link, and fails if there are any. ``--write`` adds the links. Headings, tables,
+code, formulas and links are not searched. A term is a heading of the third level in the glossary. A comment below the
+heading can list other forms: ``<!-- also: class to forget, forget set -->``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ MASKED = re.compile(
     r"|<!-- results:.*?<!-- end -->"  # generated tables
     r"|<details.*?</details>"
     r"|^[ ]*```.*?^[ ]*```"
+    r"|^[ ]*\$\$.*?\$\$"  # formulas
     r"|<!--.*?-->|<[^>\n]+>"
     r"|^:::.*?$|^#.*?$|^[ ]*\|.*?$|^(?:!!!|\?\?\?).*?$|^[ ]*\[[^\]]+\]:.*?$"
     r"|`[^`\n]+`|\$[^$\n]+\$|!?\[[^\]]*\]\([^)]*\)",
