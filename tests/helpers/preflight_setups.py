@@ -56,7 +56,8 @@ BROKEN = {
 SOUND = ("good network", "weak network", "one retained class", "small loader", "imbalanced")
 _FLOAT_FAMILIES = ("not normalised", "normalised twice", "0 to 255", "channels reversed")
 # A set-up of the inputs or labels is broken if it costs this share of the accuracy.
-_LEAST_LOSS = 0.15
+_LEAST_LOSS = 0.1
+_ATTEMPTS = 20
 
 
 class Nothing(Method):
@@ -157,7 +158,7 @@ class Draw:
     """Draws set-ups, one after the other."""
 
     def __init__(self, seed: int, names: tuple[str, ...] = ("digits", "cifar10")) -> None:
-        self.rng, self.names = np.random.default_rng(seed), names
+        self.rng, self.names, self.turn = np.random.default_rng(seed), names, 0
 
     def pick(self, choices: Any) -> Any:
         return list(choices)[int(self.rng.integers(len(choices)))]
@@ -167,12 +168,13 @@ class Draw:
         return whole.take(self.rng.permutation(len(whole))[:most])
 
     def broken(self) -> SetUp:
-        """Return a set-up that must be refused. One whose inputs or labels hardly matter is drawn again."""
+        """Return a set-up of the next family, which must be refused. Inputs that hardly matter are drawn again."""
         while True:
-            family = self.pick(BROKEN)
-            set_up = self._broken(family)
-            if set_up is not None:
-                return set_up
+            self.turn += 1
+            for _ in range(_ATTEMPTS):
+                set_up = self._broken(list(BROKEN)[self.turn % len(BROKEN)])
+                if set_up is not None:
+                    return set_up
 
     def _broken(self, family: str) -> SetUp | None:
         if family in _FLOAT_FAMILIES and "cifar10" not in self.names:

@@ -11,8 +11,8 @@ from preflight_setups import BROKEN, Draw, needs_cifar10
 
 from pour.inspection.findings import PreflightError
 
-SEED = 2
-"""The checks were developed on the set-ups of seeds 0 and 1."""
+SEED = 4
+"""The checks were developed on the set-ups of seeds 0 to 3."""
 
 
 class PassedError(Exception):

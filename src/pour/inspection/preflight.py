@@ -39,6 +39,8 @@ _TIMES_CHANCE = 10.0
 _LEAST_ODDS = 1.5
 # Above this accuracy no cause is searched for.
 _GOOD = 0.95
+# Agreement (kappa) of a network that was certainly trained long enough.
+_WELL_TRAINED = 0.7
 # If one answer has at least this share, and this mean probability, the labels are probably in another order.
 _MOST_ANSWERS = 0.5
 _SURE_ANSWERS = 0.5
@@ -285,10 +287,13 @@ def doubts_on_answers(
         )
     elif better is not None:
         change, after = better
+        # More contrast can help a network that was trained too briefly, but it stays a weak network.
+        is_certain = low or change.cause == "channels" or after.agreement().value >= _WELL_TRAINED
         yield Finding(
             change.cause,
             f"{doubtful.measured}. With changed inputs it recognises {percent(after.accuracy().value)}: "
             f"{change.problem}.",
+            certain=is_certain,
         )
     else:
         yield from doubtful.findings()
