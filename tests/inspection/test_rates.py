@@ -1,4 +1,4 @@
-"""The rates of docs/concepts/preflight.md: broken set-ups that are refused for the right cause, and sound ones that are not."""
+"""The rates of docs/concepts/preflight.md: broken set-ups that are refused, and sound set-ups that are not."""
 
 from __future__ import annotations
 
