@@ -1,12 +1,13 @@
-"""Set the memory allocator of a process that runs only pour, such as a command."""
+"""Set the memory allocator of a process that runs only pour, such as a command, and return freed memory."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
 
-__all__ = ["keep_freed_memory"]
+__all__ = ["keep_freed_memory", "release_freed_memory"]
 
 # Parameters of glibc's mallopt, and their largest values.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
@@ -27,3 +28,10 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         return False
     return all(mallopt(parameter, value) == 1 for parameter, value in _SETTINGS.items())
+
+
+def release_freed_memory() -> None:
+    """Return the freed memory of glibc to the system, after work that needs far more than the following work."""
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pour._memory import release_freed_memory
 from pour.auditing.cache import output_file, read_output, write_output
 from pour.auditing.features import Seen, Tapped
 from pour.auditing.loaders import loader_notes, sample_digests
@@ -174,6 +175,8 @@ class Tapper:
         if not done:
             raise UsageError(f"The {name} loader returns no samples.")
         output: dict[Role, Seen] = {}
+        # The feature maps of the pass are larger than all features.
+        release_freed_memory()
         for role in [role for role, batches in parts.items() if batches]:
             # Models are joined one at a time, because joining needs the memory of the batches twice.
             output[role] = self._gathered(Seen.joined(parts.pop(role)), samples)
